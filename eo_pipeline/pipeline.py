@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_vali
 from eo_pipeline.batch.code_version import code_version
 from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.config.documents import Document, load_transform, one_document
-from eo_pipeline.config.settings import Problem, Settings, told_as_config_error
+from eo_pipeline.config.settings import Problem, Settings, as_config_error
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.source import KafkaSource
@@ -50,7 +50,7 @@ from eo_pipeline.operations.replay import (
 from eo_pipeline.operations.rewind import RewindPlan, plan_rewind
 from eo_pipeline.operations.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.interruption import watched
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.runs.report import NOBODY, CheckpointReport, ObservedRun, Observer, RunReport
@@ -63,7 +63,7 @@ from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.failures import Failures
 from eo_pipeline.staging.scratch import sweep_scratch
 from eo_pipeline.storage.config import PlaceField, Storage
-from eo_pipeline.storage.paths import BucketPath, Place
+from eo_pipeline.storage.paths import Place, RemotePath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ class Changes:
             on_checkpoint: Callable[[CheckpointReport], None] | None = None,
             spark: SparkProvider | None = None,
             operation: str | None = None,
-        ) -> AbstractContextManager[Steps]: ...
+        ) -> AbstractContextManager[RunContext]: ...
 
         def recover(self) -> LedgerEntry | None: ...
 
@@ -328,7 +328,7 @@ class Pipeline(Changes, Settings):
         Raises:
             ConfigError: names every wrong field, and never shows a value.
         """
-        with told_as_config_error("the pipeline's configuration"):
+        with as_config_error("the pipeline's configuration"):
             return cls.model_validate(config)
 
     @classmethod
@@ -351,7 +351,7 @@ class Pipeline(Changes, Settings):
         """
         fields = cls.model_fields.keys()
         try:
-            with told_as_config_error(
+            with as_config_error(
                 "the pipeline's configuration",
                 more=[Problem(*fault) for fault in document.faults(fields)],
                 line_of=lambda problem: document.line_of(problem.location),
@@ -558,7 +558,7 @@ class Pipeline(Changes, Settings):
         # where Spark's executors are elsewhere, a bucket is all that they and this process share
         manifests_folder = self.sink.staging_folders().manifests
         return (
-            manifests_folder if isinstance(manifests_folder, BucketPath) else self.staging
+            manifests_folder if isinstance(manifests_folder, RemotePath) else self.staging
         ) / self.name
 
     @contextmanager
@@ -568,7 +568,7 @@ class Pipeline(Changes, Settings):
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         spark: SparkProvider | None = None,
         operation: str | None = None,
-    ) -> Iterator[Steps]:
+    ) -> Iterator[RunContext]:
         staging, run_id = self._staging_area(), run_id or new_transaction_id()
         watching = self._observed(operation, run_id, staging) if operation else nullcontext(NOBODY)
         with ExitStack() as open_now:
@@ -576,7 +576,7 @@ class Pipeline(Changes, Settings):
             # Kafka answers while the sink is opened
             admin = self._ask_kafka() if operation == Operation.FORWARD else None
             session = open_now.enter_context(watched(self.name, self.sink))
-            yield Steps(
+            yield RunContext(
                 pipeline=self.name,
                 source=self.source,
                 sink=self.sink,

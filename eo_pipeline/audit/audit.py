@@ -45,7 +45,7 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.operations.plan import head_as_it_is, look_again
 from eo_pipeline.operations.replay import check_replay
 from eo_pipeline.progress import current
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.staging.scratch import Scratch, scratch
 from eo_pipeline.storage.paths import Place
 
@@ -64,7 +64,7 @@ class Audit:
     removed again. ``progress`` receives messages.
     """
 
-    steps: Steps
+    steps: RunContext
     staging: Place
     progress: Callable[[str], None]
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
@@ -266,7 +266,7 @@ def _accepted(entry: LedgerEntry) -> str:
     return f"version {entry.version} accepted a loss ({reason}): {listed}{more}"
 
 
-def _refused(steps: Steps, snapshot: Snapshot, versions: Collection[int]) -> str | None:
+def _refused(steps: RunContext, snapshot: Snapshot, versions: Collection[int]) -> str | None:
     """Return the reason why a replay of these checkpoints is refused, by the replay's own checks;
     None if it is not.
     """

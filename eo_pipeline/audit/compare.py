@@ -20,7 +20,7 @@ from eo_pipeline.audit.ranges import Region
 from eo_pipeline.audit.report import Example
 from eo_pipeline.batch.decode import KAFKA_COLUMN
 from eo_pipeline.batch.stage import Stager
-from eo_pipeline.formats.wire_format import ReadBy
+from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.kafka.fetch import is_of_odd_times
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import (
@@ -109,7 +109,7 @@ class Comparison:
     head: int
     newest: int
     expected: bool
-    schemas: Callable[[int | None], ReadBy] | None = None
+    schemas: Callable[[int | None], ReadSchemas] | None = None
     #: Records of which the store refused a row: they are bad in any case.
     refused: Sequence[Mapping[str, Any]] = ()
 

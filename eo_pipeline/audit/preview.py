@@ -40,7 +40,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.operations.plan import look_again, refuse_stale, stale
 from eo_pipeline.operations.replay import ReplayPlan, replay_entry
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.capabilities import Selected, is_own_form
 from eo_pipeline.sinks.columns import column
@@ -370,7 +370,7 @@ def difference_json(rows: Difference) -> dict[str, Any]:
 
 
 def preview_replay(
-    steps: Steps, staging: Place, plan: ReplayPlan, key: Sequence[str]
+    steps: RunContext, staging: Place, plan: ReplayPlan, key: Sequence[str]
 ) -> ReplayPreview:
     """See :meth:`eo_pipeline.pipeline.Pipeline.preview_replay`."""
     refuse_stale(steps.pipeline, plan.head, steps.session.head())
@@ -397,7 +397,7 @@ def preview_replay(
 class _CheckpointComparer:
     """Compares one ``checkpoint``, with temporary ``files``."""
 
-    steps: Steps
+    steps: RunContext
     files: Scratch
     checkpoint: Checkpoint
     key: tuple[str, ...]

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from eo_pipeline.batch.counting import Mark, Result
+from eo_pipeline.batch.counting import CountedColumn, RowCounter
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Checksum
 from eo_pipeline.sinks.config import Sink
@@ -198,11 +198,11 @@ _HASH = "_eo_hash"
 @dataclass(frozen=True)
 class HashedRows:
     """Rows of which a checksum is made: ``columns`` by :func:`checksums.hashed_columns`, and the
-    ``mark`` by which a :class:`Result` makes it.
+    ``mark`` by which a :class:`RowCounter` makes it.
     """
 
     columns: Mapping[str, Any]
-    mark: Mark
+    mark: CountedColumn
 
     @classmethod
     def of_result(cls, result: DataFrame, sink: Sink, *, lineage: bool) -> Self | None:
@@ -233,9 +233,9 @@ class HashedRows:
         if not columns:
             return None
         value = row_hash(columns, typed)
-        return cls(columns, Mark(_HASH, value, sums(F.col(_HASH))))
+        return cls(columns, CountedColumn(_HASH, value, sums(F.col(_HASH))))
 
-    def checksum(self, result: Result) -> Checksum:
+    def checksum(self, result: RowCounter) -> Checksum:
         """Of ``result``, after it was counted."""
         return checksum(self.columns, summed(result.seen))
 

@@ -31,7 +31,7 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import ACTION, Observed, interruptible
 from eo_pipeline.spark.observation import explained
 from eo_pipeline.staging.rows import StagedTable
-from eo_pipeline.storage.paths import BucketPath
+from eo_pipeline.storage.paths import RemotePath
 
 #: A prime; products of two smaller numbers, and sums of billions of them, fit 64 bits.
 _PRIME = 2**31 - 1
@@ -102,7 +102,7 @@ _READS_KAFKA = re.compile(r" *\+- (?:\*\(\d+\) )?(?:BatchScan KafkaTable|Scan Ka
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReadCounts:
     """The records of some ranges. ``first_bad`` is JSON text about one of the bad ones; ``unknown``
     of the good ones have fields that the schema does not name, such as ``unknown_fields``.
     ``metrics`` is all that was counted, for those who asked for more.
@@ -126,9 +126,10 @@ class Seen:
         return cls(**{f.name: (counted | named)[f.name] for f in fields(cls)})
 
 
-class Reading:
-    """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`; or, if
-    nothing is ``transformed``, with the rows that are staged: a :class:`Result` of :attr:`rows`.
+class SourceCounter:
+    """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`; or,
+    if nothing is ``transformed``, with the rows that are staged: a :class:`RowCounter` of
+    :attr:`rows`.
     """
 
     def __init__(
@@ -139,14 +140,14 @@ class Reading:
         self._observed = None
         self.rows = None
         if transformed:
-            self._observed = Observed(decoded.flowing, *decoded.metrics(), *sums())
+            self._observed = Observed(decoded.trimmed, *decoded.metrics(), *sums())
             self.good = decoded.good(self._observed.frame)
         else:
             # a plan of our own takes every record once
             self.rows = decoded.rows()
-            self.good = decoded.good(decoded.flowing, whole=False)
+            self.good = decoded.good(decoded.trimmed, whole=False)
 
-    def seen(self, result: Result) -> Seen:
+    def seen(self, result: RowCounter) -> ReadCounts:
         """Return the counts of the read, after the action on ``result``, which is built from
         :attr:`good`.
 
@@ -154,7 +155,7 @@ class Reading:
             SparkJobError: the numbers contradict each other.
         """
         counted = self._believed(result) or self._counted_again()
-        seen = Seen.of(counted)
+        seen = ReadCounts.of(counted)
         if seen.records != seen.good + seen.bad + seen.skipped:
             raise SparkJobError(
                 f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
@@ -163,7 +164,7 @@ class Reading:
             )
         return seen
 
-    def _believed(self, result: Result) -> dict[str, Any] | None:
+    def _believed(self, result: RowCounter) -> dict[str, Any] | None:
         if self._observed is None:
             return dict(result.seen)
         counted = self._observed.metrics(result.frame, _READING_SECONDS)
@@ -174,13 +175,13 @@ class Reading:
         return dict(counted) if is_narrow(result.frame) else None
 
     def _counted_again(self) -> dict[str, Any]:
-        metrics = self._decoded.flowing.agg(*self._decoded.metrics())
+        metrics = self._decoded.trimmed.agg(*self._decoded.metrics())
         row = interruptible(metrics.sparkSession, metrics.first)
         assert row is not None, "an aggregation without groups has one row"
         return row.asDict()
 
 
-class Mark(NamedTuple):
+class CountedColumn(NamedTuple):
     """A column that rows have while they are counted and never afterwards: ``value`` is made once
     for each row, and ``metrics`` are of the column ``name``.
     """
@@ -190,7 +191,7 @@ class Mark(NamedTuple):
     metrics: Sequence[Column]
 
 
-class Result:
+class RowCounter:
     """The rows to be staged, counted by the one action on :attr:`frame`, which ``finish`` makes of
     ``rows``, each of one; with the metrics of ``marks`` besides, for :attr:`seen`, and those of
     ``rows`` which are mixed with bad records: these go no further. See :class:`Observed` for
@@ -201,7 +202,7 @@ class Result:
         self,
         rows: DataFrame | Rows,
         finish: Callable[[DataFrame], DataFrame],
-        marks: Sequence[Mark] = (),
+        marks: Sequence[CountedColumn] = (),
         names: int = NAMES_OF_FILES,
     ) -> None:
         mixed = rows if isinstance(rows, Rows) else None
@@ -260,7 +261,7 @@ def refuse_other_rows(rows: int, staged: StagedTable, checkpoint: int) -> None:
         return
     where = f"in the files below {staged.root}" if staged.root else "in what came to this process"
     message = f"the Spark job of checkpoint {checkpoint} made {rows} rows, and {staged.rows} are"
-    if isinstance(staged.root, BucketPath):
+    if isinstance(staged.root, RemotePath):
         raise SparkJobError(
             f"{message} {where}: an executor that Spark gave up was at work on them after all. "
             "Nothing was committed; run again."

@@ -22,7 +22,7 @@ from eo_pipeline.formats import json_schema, wire_format
 from eo_pipeline.formats.json_schema import JsonSchema
 from eo_pipeline.formats.parts import KEY, KEY_COLUMN
 from eo_pipeline.formats.schema_diff import SchemaChanges
-from eo_pipeline.formats.wire_format import NOTHING, UNKNOWN_COLUMN, ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import NOTHING, UNKNOWN_COLUMN, ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
@@ -77,22 +77,22 @@ class Rows:
 class Decoded:
     """One read, five views of it. All lazy.
 
-    ``all``: every record with its error (or null); ``flowing``: the same without columns that
-    nothing needs after that; ``good``: input of the transform; ``rows``: ``flowing`` and ``good``
-    at once, for sources without a transform; ``metrics``: aggregates over ``flowing`` or ``rows``
+    ``all``: every record with its error (or null); ``trimmed``: the same without columns that
+    nothing needs after that; ``good``: input of the transform; ``rows``: ``trimmed`` and ``good``
+    at once, for sources without a transform; ``metrics``: aggregates over ``trimmed`` or ``rows``
     for an Observation.
     """
 
     all: DataFrame
     source: KafkaSource
-    schemas: ReadBy = NOTHING
+    schemas: ReadSchemas = NOTHING
     #: of values; None for raw ones
     decoder: Decoder | None = None
     #: of the key, in order
     key_columns: Sequence[Column] = ()
 
     @property
-    def flowing(self) -> DataFrame:
+    def trimmed(self) -> DataFrame:
         """Every record as the metrics, and then :meth:`good`, take it.
 
         Spark copies a row before its metrics and after them, and a record's own bytes are half of
@@ -154,7 +154,7 @@ class Decoded:
 
     def rows(self) -> Rows:
         """See :class:`Rows`. Spark copies every row before and after a step that counts: this has
-        one such step, where ``flowing`` and ``good`` have one each.
+        one such step, where ``trimmed`` and ``good`` have one each.
         """
         counted = [BYTES, KEY_BYTES, ERROR, _SHOWN, UNKNOWN]
         if self.key_columns:
@@ -164,7 +164,7 @@ class Decoded:
         counted += [
             name for part in self.schemas.parts for name in wire_format.metric_columns(part)
         ]
-        frame = self.flowing.select(*self._columns(), _coordinates(), *counted)
+        frame = self.trimmed.select(*self._columns(), _coordinates(), *counted)
         return Rows(frame, self._is_good(), counted, self.metrics())
 
     def _columns(self) -> list[Column]:
@@ -232,9 +232,9 @@ class Decoded:
 def decode(
     raw: DataFrame,
     source: KafkaSource,
-    schemas: ReadBy | None = None,
+    schemas: ReadSchemas | None = None,
     *,
-    has_ordinary: bool = False,
+    has_fast_json: bool = False,
 ) -> Decoded:
     """Decode the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
 
@@ -251,38 +251,38 @@ def decode(
     raw = raw.withColumns({BYTES: F.length("value"), KEY_BYTES: F.length("key")})
     schemas = schemas or NOTHING
     if source.key_format == "raw":
-        return _decode_value(raw, source, schemas.value, has_ordinary=has_ordinary)
+        return _decode_value(raw, source, schemas.value, has_fast_json=has_fast_json)
     raw, key_columns = _decode_key(raw, source, schemas.key)
-    result = _decode_value(raw, source, schemas.value, has_ordinary=has_ordinary)
+    result = _decode_value(raw, source, schemas.value, has_fast_json=has_fast_json)
     _refuse_common_names(key_columns, ["value"] if result.decoder is None else result.decoder.names)
-    read_by = ReadBy(result.schemas.value, schemas.key)
+    read_by = ReadSchemas(result.schemas.value, schemas.key)
     return replace(result, schemas=read_by, key_columns=list(key_columns.values()))
 
 
 def _decode_value(
-    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None, *, has_ordinary: bool
+    raw: DataFrame, source: KafkaSource, schemas: WriterSchemas | None, *, has_fast_json: bool
 ) -> Decoded:
     if source.value_format == "raw":
         raw = raw.withColumn(UNKNOWN, F.lit(None).cast("array<string>"))
         error = F.when(F.col("value").isNull(), F.lit(TOMBSTONE))
         return Decoded(_with_error(raw, error, source), source)
     if schemas is None and source.value_format != "json":
-        schemas = WireSchemas.single(source.schema_text, source.schema_type, source.message)
+        schemas = WriterSchemas.single(source.schema_text, source.schema_type, source.message)
     if schemas is not None:
         schemas = _with_policy(schemas, source)
     decoder: Decoder
     if schemas is not None and source.value_format != "json":
         decoder = _DECODERS[schemas.type](schemas)
     else:
-        use_fast = has_ordinary and schemas is None and not source.keeps_unknown
+        use_fast = has_fast_json and schemas is None and not source.keeps_unknown
         decoder = JsonDecoder(source, schemas, use_fast=use_fast)
     df, error = decoder.decoded(raw), decoder.error()
     if source.unknown_fields == "fail":
         error = _or_unknown(error)
-    return Decoded(_with_error(df, error, source), source, ReadBy(schemas), decoder)
+    return Decoded(_with_error(df, error, source), source, ReadSchemas(schemas), decoder)
 
 
-def _with_policy(schemas: WireSchemas, source: KafkaSource) -> WireSchemas:
+def _with_policy(schemas: WriterSchemas, source: KafkaSource) -> WriterSchemas:
     if source.keeps_unknown and UNKNOWN_COLUMN in schemas.kind.field_names(schemas.reader_text):
         raise ConfigError(
             f"source.schema_changes or source.unknown_fields makes a column {UNKNOWN_COLUMN!r}, "
@@ -309,7 +309,7 @@ def _or_unknown(error: Column) -> Column:
 
 
 def _decode_key(
-    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None
+    raw: DataFrame, source: KafkaSource, schemas: WriterSchemas | None
 ) -> tuple[DataFrame, Mapping[str, Column]]:
     """Add :data:`_KEY_COLUMNS`; return also the columns of the key by their names."""
     if source.key_format == "json":
@@ -322,7 +322,7 @@ def _decode_key(
         return df, {KEY_COLUMN: text.alias(KEY_COLUMN)}
     if schemas is None:
         schema_type, message = source.schema_type_of(KEY), source.message_of(KEY)
-        schemas = WireSchemas.single(source.schema_text_of(KEY), schema_type, message, KEY)
+        schemas = WriterSchemas.single(source.schema_text_of(KEY), schema_type, message, KEY)
     decoder = _DECODERS[schemas.type](schemas)
     df, error = decoder.decoded(raw), decoder.error()
     if source.unknown_fields == "fail":
@@ -334,7 +334,7 @@ def _decode_key(
 
 
 def _decode_json_key(
-    raw: DataFrame, source: KafkaSource, schemas: WireSchemas | None
+    raw: DataFrame, source: KafkaSource, schemas: WriterSchemas | None
 ) -> tuple[DataFrame, Mapping[str, Column]]:
     """Decode the key in the place of the value."""
     text = _json_key_schema(source, schemas)
@@ -357,7 +357,7 @@ def _decode_json_key(
     return df.withColumn(_KEY_ERROR, _json_key_error(plain=plain)), columns
 
 
-def _json_key_schema(source: KafkaSource, schemas: WireSchemas | None) -> str:
+def _json_key_schema(source: KafkaSource, schemas: WriterSchemas | None) -> str:
     if schemas is not None:
         return schemas.reader_text
     text = source.key_schema or ""

@@ -21,7 +21,7 @@ from eo_pipeline.formats.avro import OK_FIELD, Avro, weightless, with_ok_field
 from eo_pipeline.formats.schema_diff import Shape, rescaled, unreadable
 from eo_pipeline.formats.wire_format import (
     UNKNOWN_COLUMN,
-    WireSchemas,
+    WriterSchemas,
     are_scalars,
     as_json,
     exact_cast,
@@ -106,7 +106,7 @@ class _Branch:
     unread: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, schemas: WireSchemas, key: str, body: Column) -> _Branch:
+    def of(cls, schemas: WriterSchemas, key: str, body: Column) -> _Branch:
         writer, reader = schemas.texts[key], schemas.reader_text
         if writer == reader:
             return cls(body, writer, reader, schemas.keeps)
@@ -125,7 +125,7 @@ class _Branch:
         direct = [*scalars, *self.cast]
         reader = _AVRO.without(self.reader, {*self.rescued} - {*scalars})
         # in the writer's form, to test whether it fits
-        struct = self._decoded(_AVRO.partly(self.writer, reader, direct))
+        struct = self._decoded(_AVRO.evolve_except(self.writer, reader, direct))
         fits = {
             name: exact_cast(struct.getField(name), written[name], columns[name]) for name in direct
         }

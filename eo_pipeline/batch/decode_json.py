@@ -34,7 +34,12 @@ from eo_pipeline.batch.unknown_fields import (
 )
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.schema_diff import ChangeKind, Policy, Shape, unreadable
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas, first_match, has_new_symbol
+from eo_pipeline.formats.wire_format import (
+    UNKNOWN_COLUMN,
+    WriterSchemas,
+    first_match,
+    has_new_symbol,
+)
 from eo_pipeline.kafka.source import KafkaSource
 
 #: Columns of the text of a record, and of its unknown fields as JSON.
@@ -77,7 +82,7 @@ class JsonDecoder(Decoder):
     """
 
     source: KafkaSource
-    schemas: WireSchemas | None
+    schemas: WriterSchemas | None
     plain: bool = False
     use_fast: bool = False
 

@@ -34,7 +34,7 @@ from eo_pipeline.formats.schema_diff import (
 )
 from eo_pipeline.formats.wire_format import (
     UNKNOWN_COLUMN,
-    WireSchemas,
+    WriterSchemas,
     are_scalars,
     as_json,
     exact_cast,
@@ -160,7 +160,7 @@ class _Branch:
     enums: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, kind: Protobuf, schemas: WireSchemas, key: str) -> _Branch:
+    def of(cls, kind: Protobuf, schemas: WriterSchemas, key: str) -> _Branch:
         writer, reader = schemas.texts[key], schemas.reader_text
         if writer == reader or kind.descriptor(writer) is None:
             return cls(kind, writer, reader, schemas.keeps)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.parts import VALUE
-from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WireSchemas
+from eo_pipeline.formats.wire_format import UNKNOWN_COLUMN, WriterSchemas
 
 #: Columns that a decoder adds, see :meth:`Decoder.decoded`.
 PARSED = "_eo_parsed"
@@ -55,7 +55,7 @@ class Decoder(ABC):
 class SchemaDecoder(Decoder):
     """Decodes a format whose bytes are meaningless without a schema: Avro, Protobuf."""
 
-    schemas: WireSchemas
+    schemas: WriterSchemas
 
     @property
     def names(self) -> list[str]:

@@ -10,8 +10,8 @@ from eo_pipeline.ledger.entry import LedgerEntry
 _KEPT = 64
 
 
-class Entries:
-    """Entries by version, ``None`` for one that is not there; ``ask`` asks the sink."""
+class EntryCache:
+    """EntryCache by version, ``None`` for one that is not there; ``ask`` asks the sink."""
 
     def __init__(self, ask: Callable[[int], LedgerEntry | None]) -> None:
         self._ask = lru_cache(maxsize=_KEPT)(ask)

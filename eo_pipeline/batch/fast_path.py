@@ -36,7 +36,7 @@ from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.sinks.columns import JSON_OPTIONS, Documents, Packing
+from eo_pipeline.sinks.columns import JSON_OPTIONS, Documents, RowEncoding
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
     interruptible,
@@ -60,7 +60,7 @@ _WHOLE, _TEXT = -1, -2
 @dataclass(frozen=True)
 class Written:
     """``columns`` of a staged file; ``places`` say which of the row's columns each is. ``form`` is
-    that of packed rows, see :class:`Packing`. ``extra_options``: of its own.
+    that of packed rows, see :class:`RowEncoding`. ``extra_options``: of its own.
     """
 
     columns: StructType
@@ -88,7 +88,7 @@ def as_columns(columns: StructType) -> Written:
     return Written(columns, tuple(range(len(columns))))
 
 
-def as_packed(columns: StructType, packing: Packing) -> Written:
+def as_packed(columns: StructType, packing: RowEncoding) -> Written:
     """One value that only the sink reads, and the columns beside it."""
     beside = [columns.names.index(name) for name in packing.beside]
     packed = StructField(PACKED_COLUMN, BinaryType(), nullable=False)
@@ -130,7 +130,7 @@ Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition
 
 
 @dataclass(frozen=True)
-class Direct:
+class FastPath:
     """One pipeline's way around Spark's plan. ``source`` has its schema as JSON text, which Spark
     need not be asked about.
     """
@@ -216,7 +216,7 @@ class Direct:
             return as_packed(columns, packing)
         return as_columns(self.as_staged(columns) if in_files and self.as_staged else columns)
 
-    def _packing(self, spark: SparkSession, columns: StructType) -> Packing | None:
+    def _packing(self, spark: SparkSession, columns: StructType) -> RowEncoding | None:
         packing = self.sink.packing(columns) if self.packs else None
         return packing if packing and has_function(spark, packing.trial) else None
 

@@ -14,7 +14,7 @@ from eo_pipeline._lazy import pa
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.errors import TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.columns import Packing, column
+from eo_pipeline.sinks.columns import RowEncoding, column
 from eo_pipeline.spark import (
     interruptible,
     options_of,
@@ -130,7 +130,9 @@ class Packed:
     schema: pa.Schema
 
 
-def packed(frame: DataFrame, packing_of: Callable[[StructType], Packing | None]) -> Packed | None:
+def packed(
+    frame: DataFrame, packing_of: Callable[[StructType], RowEncoding | None]
+) -> Packed | None:
     """The rows of ``frame``, which a sink has projected, in the form that its ``packing_of`` (see
     ``Sink.packing``) gives; None: there is none for them, or this Spark cannot make it. Lazy.
     """

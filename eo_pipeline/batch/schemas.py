@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from eo_pipeline.batch.counting import Seen
+from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.decode import Decoded
 from eo_pipeline.errors import RegistryUnavailableError, SchemaChangeError, SourceError
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.history import NextReader
 from eo_pipeline.formats.kinds import kind_of
 from eo_pipeline.formats.parts import KEY, VALUE, Part
-from eo_pipeline.formats.registry import Registered, Registry, RegistryClient
+from eo_pipeline.formats.registry import Registry, RegistryClient, SchemaVersion
 from eo_pipeline.formats.schema_diff import (
     ChangeKind,
     Decisions,
@@ -29,7 +29,7 @@ from eo_pipeline.formats.schema_diff import (
     changes,
     unreadable,
 )
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import READ_AS, REDRIVE, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint
@@ -48,11 +48,11 @@ class Chosen:
 
 
 #: The schemas of the checkpoint of a version; of all together for None.
-AuditSchemas = Callable[[int | None], WireSchemas]
+AuditSchemas = Callable[[int | None], WriterSchemas]
 
 
 @dataclass(frozen=True)
-class SchemaBook:
+class SchemaResolver:
     """The schemas of one pipeline's values, or keys, for one run: all its checkpoints have one
     reader.
 
@@ -67,7 +67,7 @@ class SchemaBook:
     #: what was found for a stranger, by transaction: a batch that is staged twice is read alike
     _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
 
-    def of(self, entry: LedgerEntry) -> WireSchemas:
+    def of(self, entry: LedgerEntry) -> WriterSchemas:
         """Return the schemas to read the records of ``entry`` with.
 
         Raises:
@@ -79,7 +79,7 @@ class SchemaBook:
         schemas, then = self._known_below(entry), self._then(entry)
         return self._now(schemas) if then is None else self.as_read(schemas, then)
 
-    def as_read(self, schemas: KnownSchemas, read: ReadWith, *others: str) -> WireSchemas:
+    def as_read(self, schemas: KnownSchemas, read: ReadWith, *others: str) -> WriterSchemas:
         """The schemas of an entry that was ``read``, and ``others``, as the ledger holds them.
 
         Raises:
@@ -88,7 +88,7 @@ class SchemaBook:
         writers = tuple(dict.fromkeys([*(read.writers or (read.reader,)), *others]))
         texts = {key: self._held(schemas, key) for key in {read.reader, *writers}}
         schema_type = schemas.held[read.reader].type
-        return WireSchemas(
+        return WriterSchemas(
             *(read.reader, writers, texts, (), schema_type, read.message),
             part=self.part,
             quarantined=read.quarantined,
@@ -112,7 +112,7 @@ class SchemaBook:
             else self._now(ledger_schemas)
         )
 
-        def schemas(version: int | None) -> WireSchemas:
+        def schemas(version: int | None) -> WriterSchemas:
             then = read.get(version) if version is not None else None
             return self.as_read(ledger_schemas, then) if then else whole
 
@@ -153,7 +153,7 @@ class SchemaBook:
             part=self.part,
         )
 
-    def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> WireSchemas:
+    def met(self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts) -> WriterSchemas:
         """The schemas that ``decoded`` was read with; with others besides, if there were records
         of such and a schema was found for them.
 
@@ -178,7 +178,7 @@ class SchemaBook:
                 break  # whatever the others are, this checkpoint fails
         return schemas.also(texts, unknown)
 
-    def _strangers(self, decoded: Decoded, schemas: WireSchemas, seen: Seen) -> list[str]:
+    def _strangers(self, decoded: Decoded, schemas: WriterSchemas, seen: ReadCounts) -> list[str]:
         """Keys that the metrics name; if there may be more of them, those that a second look at
         the records finds.
         """
@@ -254,7 +254,7 @@ class SchemaBook:
     def _subject(self) -> str:
         return self.source.subject_of(self.part)
 
-    def _now(self, schemas: KnownSchemas) -> WireSchemas:
+    def _now(self, schemas: KnownSchemas) -> WriterSchemas:
         schemas = schemas.only(self._type)
         latest = self._latest
         number = latest.keys[0]
@@ -270,7 +270,7 @@ class SchemaBook:
             texts |= {key: version.text for version in newest for key in version.keys}
         chosen = self._chosen(schemas)
         self._refuse_frozen(schemas, chosen.decided)
-        return WireSchemas(
+        return WriterSchemas(
             chosen.key,
             tuple(texts),
             {**texts, chosen.key: chosen.text},
@@ -298,7 +298,7 @@ class SchemaBook:
         if decided.frozen:
             return Chosen(schemas.reader, before, decided)
         try:
-            derived = kind.partly(before, text, decided.as_before)
+            derived = kind.evolve_except(before, text, decided.as_before)
         except ValueError as error:
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
@@ -358,55 +358,55 @@ class SchemaBook:
         return RegistryClient(self.registry, self._type, self._message, self.part)
 
     @cached_property
-    def _latest(self) -> Registered:
+    def _latest(self) -> SchemaVersion:
         message = f"{self.pipeline}: asking the schema registry at {self.registry.url}"
         with phase(message, usually_short=True):
             return self._client.latest_reader(self._subject)
 
 
 @dataclass(frozen=True)
-class SchemaBooks:
-    """What :class:`SchemaBook` tells, of both parts; its errors too."""
+class SchemaResolvers:
+    """What :class:`SchemaResolver` tells, of both parts; its errors too."""
 
-    value: SchemaBook | None = None
-    key: SchemaBook | None = None
+    value: SchemaResolver | None = None
+    key: SchemaResolver | None = None
 
     @classmethod
     def of_source(
         cls, pipeline: str, source: KafkaSource, entry_at: Callable[[int], LedgerEntry | None]
-    ) -> SchemaBooks | None:
+    ) -> SchemaResolvers | None:
         """None if no registry has the schemas of either."""
         if source.registry is None:
             return None
         books = {
-            part.name: SchemaBook(pipeline, source, source.registry, entry_at, part)
+            part.name: SchemaResolver(pipeline, source, source.registry, entry_at, part)
             for part in (VALUE, KEY)
             if source.by_registry(part)
         }
         return cls(**books)
 
-    def of(self, entry: LedgerEntry) -> ReadBy:
+    def of(self, entry: LedgerEntry) -> ReadSchemas:
         """Return the schemas to read the records of ``entry`` with."""
-        return ReadBy(
+        return ReadSchemas(
             self.value.of(entry) if self.value else None, self.key.of(entry) if self.key else None
         )
 
-    def met(self, entry: LedgerEntry, decoded: Decoded, seen: Seen) -> ReadBy:
+    def met(self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts) -> ReadSchemas:
         """Return the schemas that ``decoded`` was read with, and the unknown ones of its
         records.
         """
-        return ReadBy(
+        return ReadSchemas(
             self.value.met(entry, decoded, seen) if self.value else None,
             self.key.met(entry, decoded, seen) if self.key else None,
         )
 
     def for_audit(
         self, head: LedgerEntry, selected: Sequence[Checkpoint]
-    ) -> Callable[[int | None], ReadBy]:
+    ) -> Callable[[int | None], ReadSchemas]:
         """Return the schemas to read the records of the checkpoints ``selected`` with."""
         value = self.value.for_audit(head, selected) if self.value else None
         key = self.key.for_audit(head, selected) if self.key else None
-        return lambda n: ReadBy(value(n) if value else None, key(n) if key else None)
+        return lambda n: ReadSchemas(value(n) if value else None, key(n) if key else None)
 
     def carried(self, entry: LedgerEntry, head: LedgerEntry) -> Counts:
         """All that is known at ``entry``, for a ledger that begins there; ``head`` is that of its
@@ -422,7 +422,9 @@ class SchemaBooks:
         return tuple(book.next_reader(head) for book in (self.value, self.key) if book)
 
 
-def read_with(read: ReadBy | None, seen: Mapping[str, Any], entry: LedgerEntry) -> dict[str, Any]:
+def read_with(
+    read: ReadSchemas | None, seen: Mapping[str, Any], entry: LedgerEntry
+) -> dict[str, Any]:
     """The used schemas of ``read``, in the form of the counts."""
     identity = entry.identity
     value = read.value.read_with(seen, identity.schemas.held) if read and read.value else None

@@ -16,14 +16,14 @@ from eo_pipeline.batch.code_version import code_version
 from eo_pipeline.batch.counting import (
     NAMES_IN_MEMORY,
     NAMES_OF_FILES,
-    Reading,
-    Result,
-    Seen,
+    ReadCounts,
+    RowCounter,
+    SourceCounter,
     refuse_other_rows,
 )
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
 from eo_pipeline.batch.fast_json import trial
-from eo_pipeline.batch.fast_path import Direct
+from eo_pipeline.batch.fast_path import FastPath
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -36,10 +36,10 @@ from eo_pipeline.batch.output import (
     with_coordinates_alone,
 )
 from eo_pipeline.batch.read import frame_of, read_ranges
-from eo_pipeline.batch.schemas import SchemaBooks, read_with
+from eo_pipeline.batch.schemas import SchemaResolvers, read_with
 from eo_pipeline.batch.spark_schema import typed_source
 from eo_pipeline.batch.validation import (
-    UnfitRows,
+    InvalidRows,
     Why,
     found,
     mark_of,
@@ -49,7 +49,7 @@ from eo_pipeline.batch.validation import (
     why_unfit,
 )
 from eo_pipeline.errors import EoPipelineError, SparkJobError, TransformError
-from eo_pipeline.formats.wire_format import ReadBy
+from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.kafka.fetch import Fetched, fetched, fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
@@ -119,7 +119,7 @@ class Stager:
     #: offsets of a batch that is fetched by this process although its rows go to files
     fetched_max: int = 0
     #: which schemas records are read with, if a registry knows them
-    books: SchemaBooks | None = None
+    books: SchemaResolvers | None = None
     #: ``SinkSession.agree``, if the sink needs it
     agree: Callable[[StructType], object] | None = None
     #: ``SinkSession.as_staged``, if files are marked
@@ -196,24 +196,24 @@ class Stager:
         ready = self._agreed(decoded)
         first = _AGAIN if (direct and direct.columns) or self.reads_alone else "error"
         staged = ready._stage(decoded, ranges, entry, attempt, first)
-        while isinstance(staged, ReadBy):
+        while isinstance(staged, ReadSchemas):
             decoded = self._decoded(spark, entry, small, staged)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
-        if isinstance(staged, UnfitRows):
+        if isinstance(staged, InvalidRows):
             decoded = set_aside(staged, decoded, self.result, self.source, self.sink, ready._why)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
         if isinstance(staged, tuple):
             return staged
-        assert isinstance(staged, UnfitRows)
+        assert isinstance(staged, InvalidRows)
         remedy = "The transform made other rows of the same records the second time"
         raise refused(staged, self.source, self.sink, remedy)
 
     @property
-    def _direct(self) -> Direct | None:
+    def _direct(self) -> FastPath | None:
         if self.transform or self.books or self.bounds or not self.tries_directly:
             return None
         settings = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
-        return Direct(typed_source(self.source), *settings, self.as_staged)
+        return FastPath(typed_source(self.source), *settings, self.as_staged)
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]
@@ -232,7 +232,7 @@ class Stager:
         spark: SparkSession,
         entry: LedgerEntry,
         small: Fetched | None,
-        schemas: ReadBy | None,
+        schemas: ReadSchemas | None,
     ) -> Decoded:
         read = (spark, entry.pipeline, entry.ranges, entry.topic_ids)
         if small is None:
@@ -241,7 +241,9 @@ class Stager:
             decoded = self._decoded_here(spark, small, schemas)
         return decoded.marked(entry.details.get(REFUSED, ()))
 
-    def _decoded_here(self, spark: SparkSession, small: Fetched, schemas: ReadBy | None) -> Decoded:
+    def _decoded_here(
+        self, spark: SparkSession, small: Fetched, schemas: ReadSchemas | None
+    ) -> Decoded:
         records = frame_of(spark, small.records, cores(spark) or 1)
         return decode(records, typed_source(self.source), schemas)
 
@@ -252,15 +254,15 @@ class Stager:
         entry: LedgerEntry,
         attempt: Attempt | None,
         mode: str = "error",
-    ) -> tuple[StagedOutput, Counts] | UnfitRows | ReadBy:
-        reading = Reading(decoded, ranges, transformed=self.transform is not None)
+    ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas:
+        reading = SourceCounter(decoded, ranges, transformed=self.transform is not None)
         transformed = self.result(
             reading.good if self.transform else self._typed(decoded, reading.good)
         )
         hashed = HashedRows.of_result(transformed, self.sink, lineage=self.lineage)
         marks = [mark for mark in (mark_of(transformed, self._why), hashed and hashed.mark) if mark]
         schema = transformed.schema
-        result = Result(
+        result = RowCounter(
             reading.rows or with_coordinates_alone(transformed),
             lambda rows: self._columns(with_known_schema(rows, schema), entry),
             marks,
@@ -298,7 +300,7 @@ class Stager:
         topic_ids: Mapping[str, str],
         *,
         partitions: Collection[TopicPartition] = (),
-        schemas: ReadBy | None = None,
+        schemas: ReadSchemas | None = None,
     ) -> Decoded:
         """The records of ``ranges``, decoded; lazy. ``topic_ids`` are their topics' UUIDs, which
         have these ``partitions`` partitions, and those of ``ranges``. ``schemas`` are those of a
@@ -317,7 +319,7 @@ class Stager:
             record_bytes=self.record_bytes,
         )
         return decode(
-            raw, typed_source(self.source), schemas, has_ordinary=has_function(spark, trial)
+            raw, typed_source(self.source), schemas, has_fast_json=has_function(spark, trial)
         )
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
@@ -342,7 +344,7 @@ class Stager:
         return result
 
     def _rows(
-        self, result: Result, entry: LedgerEntry, attempt: Attempt | None, first: str
+        self, result: RowCounter, entry: LedgerEntry, attempt: Attempt | None, first: str
     ) -> StagedTable:
         """The rows, staged, as many as the job made; again if Spark did not say how many.
 
@@ -390,7 +392,7 @@ class Stager:
         return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
 
     def _dead_letters(
-        self, decoded: Decoded, seen: Seen, entry: LedgerEntry, attempt: Attempt | None
+        self, decoded: Decoded, seen: ReadCounts, entry: LedgerEntry, attempt: Attempt | None
     ) -> tuple[StagedTable | None, Checksum | None]:
         bad = seen.bad
         if not bad:
@@ -399,7 +401,7 @@ class Stager:
             raise refused_records(bad, json.loads(seen.first_bad or "{}"), self.source)
         letters = decoded.dead_letters(entry.checkpoint)
         hashed = HashedRows.of_dead_letters(letters, self.sink)
-        result = Result(letters, lambda rows: rows, [hashed.mark]) if hashed else None
+        result = RowCounter(letters, lambda rows: rows, [hashed.mark]) if hashed else None
         frame = result.frame if result else letters
         table = materialize(frame, attempt, Attempt.dead_letters_folder)
         row_count = result.rows if result and result.was_counted() else bad

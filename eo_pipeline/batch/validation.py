@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.counting import Mark, Result
+from eo_pipeline.batch.counting import CountedColumn, RowCounter
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded
 from eo_pipeline.batch.output import own_columns
 from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, RefusedError
@@ -29,7 +29,7 @@ _COORDINATES = ("topic", "partition", "offset")
 
 
 @dataclass(frozen=True)
-class UnfitRows:
+class InvalidRows:
     """How many ``rows`` do not fit, and one of them: its ``reason``, and where it came from unless
     the transform dropped that.
     """
@@ -61,7 +61,7 @@ def why_unfit(
     return why
 
 
-def mark_of(result: DataFrame, question: Why) -> Mark | None:
+def mark_of(result: DataFrame, question: Why) -> CountedColumn | None:
     """Return the column that marks each unfit row of ``result``; None if every row fits."""
     why = question(result)
     if why is None:
@@ -73,17 +73,17 @@ def mark_of(result: DataFrame, question: Why) -> Mark | None:
         F.count(reason).alias("unfit"),
         F.min(F.when(reason.isNotNull(), example)).alias("example"),
     )
-    return Mark(_WHY, why, metrics)
+    return CountedColumn(_WHY, why, metrics)
 
 
-def found(result: Result) -> UnfitRows | None:
+def found(result: RowCounter) -> InvalidRows | None:
     """The rows that do not fit, of a result that was staged and counted."""
     rows = result.seen.get("unfit", 0)
-    return UnfitRows(rows, json.loads(result.seen["example"])) if rows else None
+    return InvalidRows(rows, json.loads(result.seen["example"])) if rows else None
 
 
 def set_aside(
-    unfit: UnfitRows,
+    unfit: InvalidRows,
     decoded: Decoded,
     result: Callable[[DataFrame], DataFrame],
     source: KafkaSource,
@@ -114,7 +114,9 @@ def set_aside(
     return decoded.marked(records)
 
 
-def refused(unfit: UnfitRows, source: KafkaSource, sink: Sink, remedy: str = "") -> EoPipelineError:
+def refused(
+    unfit: InvalidRows, source: KafkaSource, sink: Sink, remedy: str = ""
+) -> EoPipelineError:
     """The error of rows that do not fit, with an example of them."""
     example = unfit.example
     if "topic" not in example:

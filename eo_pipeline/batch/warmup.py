@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.core.context import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from eo_pipeline.batch.counting import Reading, Result
+from eo_pipeline.batch.counting import RowCounter, SourceCounter
 from eo_pipeline.batch.decode import decode
 from eo_pipeline.batch.fast_json import trial
 from eo_pipeline.batch.output import packed
@@ -77,8 +77,8 @@ def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
     frames: list[DataFrame] = []
     for _ in range(3):
         records, has = spark.sql(_RECORDS), has_function(spark, trial)
-        reading = Reading(decode(records, source, has_ordinary=has), [], transformed=True)
-        frames.append(Result(reading.good, lambda rows: rows.drop("_kafka")).frame)
+        reading = SourceCounter(decode(records, source, has_fast_json=has), [], transformed=True)
+        frames.append(RowCounter(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))
     frames[1].toArrow()
     if form := packed(frames[2], packing_of):

@@ -20,7 +20,7 @@ from eo_pipeline.spark.class_archive import NoArchiveError, fits
 from eo_pipeline.spark.errors import MSK_LOGIN
 from eo_pipeline.spark.launch import is_local, submit_arguments
 from eo_pipeline.spark.server.archive_maker import archive_for
-from eo_pipeline.storage.paths import BucketPath, Place
+from eo_pipeline.storage.paths import Place, RemotePath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,13 +101,13 @@ def _archive(settings: SparkSettings) -> Check:
     return warn("spark archive", message, "Create one with `eo spark archive`.")
 
 
-def _bucket(pipeline: Pipeline) -> BucketPath | None:
+def _bucket(pipeline: Pipeline) -> RemotePath | None:
     """Return the remote staging folder, None if it is local."""
     place: Place = pipeline.sink.staging_folders().manifests or pipeline.staging
-    return place if isinstance(place, BucketPath) else None
+    return place if isinstance(place, RemotePath) else None
 
 
-def _jar_of(bucket: BucketPath) -> str:
+def _jar_of(bucket: RemotePath) -> str:
     """Return the jar that Spark needs for this store."""
     jars = {"s3a": _S3, "abfs": _AZURE, "abfss": _AZURE, "gs": _GCS}
     return jars.get(bucket.bucket.hadoop_scheme, _HDFS)

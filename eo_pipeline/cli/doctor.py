@@ -31,7 +31,7 @@ from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.storage.backend import RETRIED_FOR
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.storage.paths import BucketPath
+from eo_pipeline.storage.paths import RemotePath
 
 _Timeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds to wait for Kafka, a Spark server, and a store.")
@@ -109,7 +109,7 @@ def _with_timeout(pipeline: Pipeline, timeout: float) -> Pipeline:
     storage = _limited(pipeline.storage, timeout)
     if isinstance(sink_storage := getattr(sink, "storage", None), Storage):
         sink = sink.model_copy(update={"storage": _limited(sink_storage, timeout)})
-    if isinstance(staging, BucketPath):
+    if isinstance(staging, RemotePath):
         staging = storage.place(str(staging))
     request_timeout = min(source.request_timeout, timeout)
     limited = {

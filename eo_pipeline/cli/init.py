@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from eo_pipeline.cli.options import AsJson, pairs
 from eo_pipeline.cli.output import Output, note, number
 from eo_pipeline.cli.sampling import InferredSchema, Sample, infer_schema, sample
-from eo_pipeline.config.documents import begun_here, expanded
+from eo_pipeline.config.documents import expanded, rebased_paths
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.formats.kinds import format_of_type, is_plain, kind_of
 from eo_pipeline.formats.parts import KEY, VALUE
@@ -318,7 +318,7 @@ def init(
         registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, sampled)
     )
     remarks += key_remarks
-    values["sink"] = begun_here(values, path.parent)["sink"]
+    values["sink"] = rebased_paths(values, path.parent)["sink"]
     text = document_text(
         _with_schema_file(values, inferred, schema_file, path, force, not_null), remarks
     )

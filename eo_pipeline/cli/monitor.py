@@ -242,8 +242,8 @@ def metrics(
         from eo_pipeline.monitoring.prometheus import (
             Observed,
             PipelineMetrics,
-            keep_looking,
-            look_at_all,
+            poll_all,
+            poll_in_background,
         )
     except ImportError as error:
         raise SetupError(
@@ -255,7 +255,7 @@ def metrics(
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PipelineMetrics(observed))
     if textfile is not None:
-        look_at_all(observed)
+        poll_all(observed)
         try:
             write_to_textfile(str(textfile), registry)
         except OSError as error:
@@ -271,7 +271,7 @@ def metrics(
             f"{host}:{port} cannot be listened on: {error}. Name another --port."
         ) from error
     for pipeline in observed:
-        keep_looking(pipeline, every)
+        poll_in_background(pipeline, every)
     output.say(f"http://{host}:{server.server_port}/metrics")
     try:
         thread.join()

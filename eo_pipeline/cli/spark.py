@@ -16,7 +16,15 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import submit_arguments
 from eo_pipeline.spark.server.archive_maker import make_archive
-from eo_pipeline.spark.server.manage import EVERYWHERE, LOOPBACK, Answer, Wanted, ask, start, stop
+from eo_pipeline.spark.server.manage import (
+    EVERYWHERE,
+    LOOPBACK,
+    Answer,
+    ServerOptions,
+    ask,
+    start,
+    stop,
+)
 from eo_pipeline.spark.server.record import ServerRecord, UnreadableRecordError, nearest
 
 _MIB = 1024**2
@@ -55,7 +63,9 @@ def start_spark(
     """
     output = Output(as_json)
     settings = _settings(files, name)
-    wanted = Wanted(settings.master, settings.launch(), _host(host), port, _seconds(idle_timeout))
+    wanted = ServerOptions(
+        settings.master, settings.launch(), _host(host), port, _seconds(idle_timeout)
+    )
     with output.busy("Starting Spark"):
         record, is_new = start(Path.cwd(), wanted)
     if as_json:

@@ -82,7 +82,7 @@ class Document:
         Raises:
             ConfigError: a variable is not set, or a template is malformed.
         """
-        return dict(with_whole_paths(self._values(names), self.path.parent))
+        return dict(with_absolute_paths(self._values(names), self.path.parent))
 
     def faults(self, names: Collection[str]) -> list[Fault]:
         """Return errors that validation of the values cannot find; see :meth:`config`."""
@@ -135,7 +135,7 @@ class Document:
 
     def text(self) -> str:
         """Return it as YAML with absolute paths, for any folder; without comments."""
-        fields = with_whole_paths(self.fields, self.path.parent.absolute())
+        fields = with_absolute_paths(self.fields, self.path.parent.absolute())
         return yaml.safe_dump(
             dict(self.changed(**fields).raw),
             sort_keys=False,
@@ -162,7 +162,7 @@ _CATALOG_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*){2}")
 _TEMPLATE_OR_URL = re.compile(r"\$|\{|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def with_whole_paths(fields: Any, folder: Path) -> Any:
+def with_absolute_paths(fields: Any, folder: Path) -> Any:
     """Return a pipeline's ``fields`` with absolute paths, resolved from the document's ``folder``.
     A path that begins with a template is unchanged.
     """
@@ -175,7 +175,7 @@ def with_whole_paths(fields: Any, folder: Path) -> Any:
     return result
 
 
-def begun_here(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def rebased_paths(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return ``fields`` with paths relative to the working directory rebased to ``folder``, that of
     a document.
     """

@@ -59,7 +59,7 @@ def _in_words(text: str) -> str:
 
 
 @contextmanager
-def told_as_config_error(
+def as_config_error(
     what: str,
     *,
     below: tuple[str, ...] = (),
@@ -98,7 +98,7 @@ class _Constructor(ModelMetaclass):
     """
 
     def __call__(self, *args: Any, **fields: Any) -> Any:
-        with told_as_config_error(self.__name__):
+        with as_config_error(self.__name__):
             return super().__call__(*args, **fields)
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from eo_pipeline.config.documents import documents_in, left_behind, with_whole_paths
+from eo_pipeline.config.documents import documents_in, left_behind, with_absolute_paths
 from eo_pipeline.config.settings import Problem, did_you_mean, problems
 from eo_pipeline.dagster.definitions import joined, without_topics
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Part
@@ -257,7 +257,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
     def resolve_from_model(cls, context: dg.ResolutionContext, model: Any) -> Any:
         """Resolve a document; problems are reported with file, line and field."""
         folder = _folder_of(context)
-        written = with_whole_paths(model.model_dump(exclude_unset=True), folder)
+        written = with_absolute_paths(model.model_dump(exclude_unset=True), folder)
         invalid = [*unset_variables((), written), *_duplicate_keys(context)]
         for name in model.model_extra or ():
             meant = did_you_mean(name, type(model).model_fields)
@@ -281,7 +281,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         """Return the engine's fields; a missing field keeps the engine's default."""
         names = Pipeline.model_fields.keys()
         config = self.model_dump(include=set(names), exclude_none=True)
-        return dict(with_whole_paths(config, self._folder)) if self._folder else config
+        return dict(with_absolute_paths(config, self._folder)) if self._folder else config
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """Build all definitions of this pipeline."""
@@ -311,7 +311,7 @@ def _problems_of_pipeline(context: dg.ResolutionContext, written: Fields) -> lis
     try:
         filled, folder = resolve_texts(context, fields), _folder_of(context)
         invalid += [Problem(*args) for args in left_behind(filled, folder)]
-        Pipeline.model_validate(with_whole_paths(filled, folder))
+        Pipeline.model_validate(with_absolute_paths(filled, folder))
     except ValidationError as error:
         invalid += problems(error)
     return invalid

@@ -31,7 +31,7 @@ from eo_pipeline.errors import (
     SourceUnavailableError,
     some_of,
 )
-from eo_pipeline.kafka.admin import KafkaAdmin, ManyAdmin, reached_by
+from eo_pipeline.kafka.admin import KafkaAdmin, SharedKafkaAdmin, reached_by
 from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.ledger.offsets import TopicPartition
@@ -137,7 +137,7 @@ def _clusters(group: Sequence[DagsterPipeline]) -> Answers[Cluster | None]:
     names = [member.name for member in group]
     try:
         with boundary(names[0]):
-            clusters = ManyAdmin([member.pipeline.source for member in group]).clusters()
+            clusters = SharedKafkaAdmin([member.pipeline.source for member in group]).clusters()
     except EoPipelineError as error:
         return dict.fromkeys(names, error)
     return dict(zip(names, clusters, strict=True))

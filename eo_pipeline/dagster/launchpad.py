@@ -17,7 +17,7 @@ import expandvars
 from pydantic import Field
 
 from eo_pipeline.config.documents import expanded
-from eo_pipeline.config.settings import told_as_config_error
+from eo_pipeline.config.settings import as_config_error
 from eo_pipeline.dagster.naming import OP_PREFIX, OPERATION_TAG, PIPELINE, DagsterPipeline, Fleet
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
@@ -201,7 +201,7 @@ def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink:
     if "type" in config:
         return sink_from_config(config)
     current = pipeline.sink
-    with told_as_config_error("the sink", below=("sink",)):
+    with as_config_error("the sink", below=("sink",)):
         changed = type(current).model_validate({**dict(current), **config})
     if changed == current:
         raise ConfigError(

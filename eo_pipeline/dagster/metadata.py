@@ -18,7 +18,7 @@ import yaml
 from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.formats import json_schema
 from eo_pipeline.formats.ddl import Field, fields_of
-from eo_pipeline.formats.kinds import kind_of, plain_or_record
+from eo_pipeline.formats.kinds import key_as_record, kind_of
 from eo_pipeline.formats.parts import KEY, KEY_COLUMN, VALUE
 from eo_pipeline.formats.schema_diff import Shape
 from eo_pipeline.kafka.source import KafkaSource
@@ -401,7 +401,7 @@ def _key_fields(source: KafkaSource) -> Sequence[Field]:
     kind = source.schema_type_of(KEY)
     shape = kind_of(kind, source.message_of(KEY)).shape_of(source.schema_text_of(KEY))
     fields = _shape_fields(shape)
-    if plain_or_record(kind, text) != text:
+    if key_as_record(kind, text) != text:
         return [replace(field, comment=_KEY) for field in fields]
     return [_prefixed(source, field) for field in fields]
 

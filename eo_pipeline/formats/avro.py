@@ -82,7 +82,7 @@ class Avro(SchemaKind):
         schema = _qualified(json.loads(text), "")
         return _shape(schema, dict(_named_types(schema)))
 
-    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
         """Merge two schemas. A kept enum has no default: a value that it lacks is an error.
 
         Raises:
@@ -110,7 +110,7 @@ class Avro(SchemaKind):
         nulls = {f["name"]: {"name": f["name"], "type": "null"} for f in schema["fields"]}
         kept = [name for name in nulls if name not in names]
         empty = json.dumps({**schema, "fields": list(nulls.values())})
-        record = json.loads(self.partly(text, empty, kept))
+        record = json.loads(self.evolve_except(text, empty, kept))
         return json.dumps({**record, "fields": [f for f in record["fields"] if f["name"] in kept]})
 
     def self_contained(self, text: str, references: Mapping[str, str]) -> str:

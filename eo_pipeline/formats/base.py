@@ -30,7 +30,7 @@ class SchemaKind(ABC):
         """Return the columns in the form that all kinds share."""
 
     @abstractmethod
-    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
         """Return the schema ``now`` with the columns ``as_before`` as they are in ``before``, or
         without them if ``before`` lacks them.
 

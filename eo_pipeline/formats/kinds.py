@@ -38,7 +38,7 @@ def kind_of(schema_type: str, message: str = "") -> SchemaKind:
     return Protobuf(message) if schema_type == PROTOBUF else _KINDS[schema_type]
 
 
-def plain_or_record(schema_type: str, text: str) -> str:
+def key_as_record(schema_type: str, text: str) -> str:
     """See :meth:`SchemaKind.as_record`."""
     return kind_of(schema_type).as_record(text)
 

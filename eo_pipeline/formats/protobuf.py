@@ -393,7 +393,7 @@ class Protobuf(SchemaKind):
         message = self.descriptor(text)
         return _shape_of(message, frozenset()) if message else Shape(STRUCT)
 
-    def partly(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
         """Merge two messages.
 
         Raises:

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from eo_pipeline._lazy import library
 from eo_pipeline.config.settings import ClientSettings, Settings
 from eo_pipeline.errors import ConfigError, RegistryUnavailableError
-from eo_pipeline.formats.kinds import format_of_type, kind_of, plain_or_record
+from eo_pipeline.formats.kinds import format_of_type, key_as_record, kind_of
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.ledger.schemas import AVRO
 
@@ -71,7 +71,7 @@ class Registry(Settings):
 
 
 @dataclass(frozen=True)
-class Registered:
+class SchemaVersion:
     """One version of a subject: the keys of its schema, its text, and its references in the form of
     the registry's client.
     """
@@ -88,7 +88,7 @@ def latest_reader(
     schema_type: str,
     message: str = "",
     part: Part = VALUE,
-) -> Registered:
+) -> SchemaVersion:
     """Return the newest version of ``subject``; its fields can become columns.
 
     Raises:
@@ -140,7 +140,7 @@ class RegistryClient:
         except (ValueError, TypeError, OSError) as error:
             raise ConfigError(f"{self.where}.client: {error}") from error
 
-    def latest(self, subject: str) -> Registered:
+    def latest(self, subject: str) -> SchemaVersion:
         """Return the newest version of ``subject``.
 
         Raises:
@@ -148,7 +148,7 @@ class RegistryClient:
         """
         return self._registered(self._latest_version(subject))
 
-    def latest_or_none(self, subject: str) -> Registered | None:
+    def latest_or_none(self, subject: str) -> SchemaVersion | None:
         """Return the newest version of ``subject``; None if there is no such subject."""
         latest = self._ask(lambda client: client.get_latest_version(subject))
         return None if latest is None else self._registered(latest)
@@ -172,7 +172,7 @@ class RegistryClient:
             )
         return version
 
-    def latest_reader(self, subject: str) -> Registered:
+    def latest_reader(self, subject: str) -> SchemaVersion:
         """Return the newest version of ``subject``; its fields can become columns.
 
         Raises:
@@ -186,7 +186,7 @@ class RegistryClient:
             )
         return latest
 
-    def newest(self, subject: str) -> list[Registered]:
+    def newest(self, subject: str) -> list[SchemaVersion]:
         """Return the newest versions of ``subject``, newest first, at most :data:`VERSIONS_MAX`."""
         numbers = self._ask(lambda client: client.get_versions(subject)) or []
         newest = sorted(numbers, reverse=True)[:VERSIONS_MAX]
@@ -203,11 +203,13 @@ class RegistryClient:
             return None
         return self._self_contained(schema, f"schema {key}")
 
-    def _registered(self, version: Any) -> Registered:
+    def _registered(self, version: Any) -> SchemaVersion:
         keys = tuple(str(key) for key in (version.schema_id, version.guid) if key is not None)
         name = f"version {version.version} of subject {version.subject!r}"
         text = self._self_contained(version.schema, name)
-        return Registered(keys, text, int(version.version), tuple(version.schema.references or ()))
+        return SchemaVersion(
+            keys, text, int(version.version), tuple(version.schema.references or ())
+        )
 
     def _self_contained(self, schema: Any, name: str) -> str:
         """Return the text with all references; ``name`` is for errors."""
@@ -220,7 +222,7 @@ class RegistryClient:
         named: dict[str, str] = {}
         self._collect(schema, named)
         text = self._kind.self_contained(schema.schema_str, named)
-        return plain_or_record(self._type, text) if self._part == KEY else text
+        return key_as_record(self._type, text) if self._part == KEY else text
 
     def _collect(self, schema: Any, named: dict[str, str]) -> None:
         """Add all references of ``schema``, with those of the references, by name."""

@@ -38,7 +38,7 @@ _NUMBER_BYTES, _GUID_BYTES = 5, 17
 #: Column of kept fields that the reader lacks: JSON text, null if there are none.
 UNKNOWN_COLUMN = "_unknown_fields"
 
-#: Writers that one metric can distinguish: bits of a BIGINT.
+#: SchemaNegotiator that one metric can distinguish: bits of a BIGINT.
 _BITS = 60
 
 #: Key of the only schema where there is no registry.
@@ -46,7 +46,7 @@ NO_KEY = ""
 
 
 @dataclass(frozen=True)
-class WireSchemas:
+class WriterSchemas:
     """The schemas of one ``part`` of the records, all of one ``type``.
 
     ``texts`` are by the schemas' keys. The ``reader`` gives the columns; records are tested for the
@@ -70,7 +70,7 @@ class WireSchemas:
     @classmethod
     def single(
         cls, text: str, schema_type: str = AVRO, message: str = "", part: Part = VALUE
-    ) -> WireSchemas:
+    ) -> WriterSchemas:
         """Return the one schema of all records, which have no id of it."""
         return cls(NO_KEY, (NO_KEY,), {NO_KEY: text}, (), schema_type, message, part)
 
@@ -91,7 +91,7 @@ class WireSchemas:
         """True if values that their column cannot hold are kept."""
         return self.keeps and self.policy.rescues_values
 
-    def also(self, texts: Mapping[str, str], unknown: Sequence[str]) -> WireSchemas:
+    def also(self, texts: Mapping[str, str], unknown: Sequence[str]) -> WriterSchemas:
         """Add writers, by key, and keys that have no schema."""
         return replace(
             self,
@@ -122,14 +122,14 @@ class WireSchemas:
 
 
 @dataclass(frozen=True)
-class ReadBy:
+class ReadSchemas:
     """Schemas of values and keys; None for a part without a registry."""
 
-    value: WireSchemas | None = None
-    key: WireSchemas | None = None
+    value: WriterSchemas | None = None
+    key: WriterSchemas | None = None
 
     @property
-    def parts(self) -> list[WireSchemas]:
+    def parts(self) -> list[WriterSchemas]:
         return [schemas for schemas in (self.value, self.key) if schemas is not None]
 
     @property
@@ -139,10 +139,10 @@ class ReadBy:
 
 
 #: For records without a registry.
-NOTHING = ReadBy()
+NOTHING = ReadSchemas()
 
 
-def with_writer(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
+def with_writer(raw: DataFrame, schemas: WriterSchemas) -> DataFrame:
     """Add the columns that the other functions use: the key of the schema, the writer's index."""
     key = _key(schemas) if schemas.has_keys else F.lit(bytearray())
     return raw.withColumn(_key_column(schemas), key).withColumn(
@@ -150,12 +150,12 @@ def with_writer(raw: DataFrame, schemas: WireSchemas) -> DataFrame:
     )
 
 
-def writer_index(schemas: WireSchemas) -> Column:
+def writer_index(schemas: WriterSchemas) -> Column:
     """Return the index of the record's schema among the writers, null if it is none of them."""
     return F.col(schemas.part.column_name("writer"))
 
 
-def body(schemas: WireSchemas) -> Column:
+def body(schemas: WriterSchemas) -> Column:
     """Return the bytes after the schema's key; all bytes if a header has the key, or there is none.
     Protobuf's indexes, which follow the key, move from the header to the front.
     """
@@ -170,7 +170,7 @@ def body(schemas: WireSchemas) -> Column:
     return F.when(in_header, payload).otherwise(rest)
 
 
-def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
+def errors(schemas: WriterSchemas) -> Iterator[tuple[Column, Column]]:
     """Yield condition and text of each possible error in the schema of a part that is not null; the
     first condition that holds counts.
     """
@@ -186,7 +186,7 @@ def errors(schemas: WireSchemas) -> Iterator[tuple[Column, Column]]:
                 yield writer_index(schemas) == i, F.lit(text)
 
 
-def quarantined_changes(schemas: WireSchemas, key: str) -> list[str]:
+def quarantined_changes(schemas: WriterSchemas, key: str) -> list[str]:
     """Return the changes for which, by policy, all records of the writer are bad."""
     kind, written, read = schemas.kind, schemas.texts[key], schemas.reader_text
     if is_made(key) or written == read:
@@ -204,7 +204,7 @@ def quarantined_changes(schemas: WireSchemas, key: str) -> list[str]:
     return sorted(names | (differ & {*schemas.quarantined}))
 
 
-def metrics(schemas: WireSchemas | None) -> list[Column]:
+def metrics(schemas: WriterSchemas | None) -> list[Column]:
     """Return aggregates: bits of the writers met, and two of the keys of other schemas."""
     if schemas is None or not schemas.has_keys:
         return []
@@ -226,12 +226,12 @@ def metrics(schemas: WireSchemas | None) -> list[Column]:
     ]
 
 
-def metric_columns(schemas: WireSchemas) -> list[str]:
+def metric_columns(schemas: WriterSchemas) -> list[str]:
     """Return the columns that :func:`metrics` aggregate."""
     return [_key_column(schemas), schemas.part.column_name("writer")] if schemas.has_keys else []
 
 
-def unknown_keys(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
+def unknown_keys(schemas: WriterSchemas, seen: Mapping[str, Any]) -> set[str]:
     """Return keys of schemas that are no writers, by the metrics ``seen``: all keys if there are at
     most two, otherwise two of them.
     """
@@ -241,7 +241,7 @@ def unknown_keys(schemas: WireSchemas, seen: Mapping[str, Any]) -> set[str]:
     return {key_of(bytes.fromhex(digits)) for name in names if (digits := seen.get(name))}
 
 
-def all_unknown_keys(frame: DataFrame, schemas: WireSchemas, limit: int) -> DataFrame:
+def all_unknown_keys(frame: DataFrame, schemas: WriterSchemas, limit: int) -> DataFrame:
     """Return the keys of schemas that are no writers, as hexadecimal text in one column."""
     key = F.hex(F.col(_key_column(schemas))).alias("key")
     return frame.where(_is_unknown(schemas)).select(key).distinct().limit(limit)
@@ -254,7 +254,7 @@ def key_of(stored: bytes) -> str:
     return str(uuid.UUID(bytes=stored[1:]))
 
 
-def key_text(schemas: WireSchemas) -> Column:
+def key_text(schemas: WriterSchemas) -> Column:
     """Return the key in the form of :func:`key_of`."""
     key = F.col(_key_column(schemas))
     number = F.conv(F.hex(F.substring(key, 2, _NUMBER_BYTES)), 16, 10)
@@ -263,7 +263,7 @@ def key_text(schemas: WireSchemas) -> Column:
     return F.when(_begins(_NUMBER, key), number).otherwise(guid)
 
 
-def left_out(schemas: WireSchemas) -> Column:
+def left_out(schemas: WriterSchemas) -> Column:
     """Return the paths of the writer's fields that the reader lacks, an array; null if none."""
     return first_match(
         (writer_index(schemas) == i, F.array(*map(F.lit, paths)))
@@ -289,7 +289,7 @@ def _bytes_of(key: str) -> bytes:
     return _GUID + uuid.UUID(key).bytes
 
 
-def _key_column(schemas: WireSchemas) -> str:
+def _key_column(schemas: WriterSchemas) -> str:
     return schemas.part.column_name("schema")
 
 
@@ -304,7 +304,7 @@ def _header(part: Part) -> Column:
     return F.get(F.col("headers.value"), position - 1)
 
 
-def _key(schemas: WireSchemas) -> Column:
+def _key(schemas: WriterSchemas) -> Column:
     """Return the bytes of the schema's key; null without a key in one of the forms."""
     payload, header = F.col(schemas.part.name), _header(schemas.part)
     in_header = F.when(F.col("headers").isNotNull() & header.isNotNull(), header)
@@ -324,7 +324,7 @@ def _begins(byte: bytes, binary: Column) -> Column:
     return F.substring(binary, 1, 1) == F.lit(bytearray(byte))
 
 
-def _index_of_writer(schemas: WireSchemas) -> Column:
+def _index_of_writer(schemas: WriterSchemas) -> Column:
     if not schemas.has_keys:
         return F.lit(0)
     return first_match(
@@ -333,7 +333,7 @@ def _index_of_writer(schemas: WireSchemas) -> Column:
     )
 
 
-def _is_unknown(schemas: WireSchemas) -> Column:
+def _is_unknown(schemas: WriterSchemas) -> Column:
     """Return whether the schema is neither a writer's nor one of ``schemas.unknown``."""
     key = F.col(_key_column(schemas))
     no_schemas = [F.lit(bytearray(_bytes_of(unknown))) for unknown in schemas.unknown]

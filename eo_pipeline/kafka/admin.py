@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 
 from eo_pipeline.errors import ConfigError, SourceError, SourceUnavailableError
 from eo_pipeline.kafka.client import LEADER_MOVES
-from eo_pipeline.kafka.diagnostics import AskedClient, NoAnswerError
+from eo_pipeline.kafka.diagnostics import DiagnosingAdminClient, NoAnswerError
 from eo_pipeline.kafka.logs import Logs
 from eo_pipeline.kafka.partitions import Bounds, Cluster, missing_topics
 from eo_pipeline.kafka.source import (
@@ -142,7 +142,7 @@ class KafkaAdmin:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
-        self._asked = AskedClient(librdkafka_settings(source), source.request_timeout)
+        self._asked = DiagnosingAdminClient(librdkafka_settings(source), source.request_timeout)
         self._client = self._asked.client
         self._ahead: Mapping[str, Future[Any]] | None = None
         self.logs = Logs(source)
@@ -477,7 +477,7 @@ def reached_by(source: KafkaSource) -> Hashable:
     return source.bootstrap_servers, client, source.isolation, source.request_timeout
 
 
-class ManyAdmin(KafkaAdmin):
+class SharedKafkaAdmin(KafkaAdmin):
     """The admin client of all ``sources``, which are :func:`reached_by` the same.
 
     Raises (all methods):

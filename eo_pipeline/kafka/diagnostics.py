@@ -186,7 +186,7 @@ class _Heard:
         return self.all_down or (self.were_down and self.error is not None)
 
 
-class AskedClient:
+class DiagnosingAdminClient:
     """An admin client that is asked, and what librdkafka says while nobody answers.
 
     Raises (when it is made):

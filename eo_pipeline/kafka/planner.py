@@ -20,7 +20,7 @@ ASSUMED_RECORD_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """The most one checkpoint reads: ``records`` by offset span, ``bytes`` of values (estimated
     from what earlier checkpoints measured). ``None`` means no limit.
     """

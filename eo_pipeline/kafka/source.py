@@ -26,7 +26,7 @@ from pydantic import (
 from eo_pipeline.config.settings import ClientSettings, Settings, one_or_more
 from eo_pipeline.formats import ddl, json_schema
 from eo_pipeline.formats.base import SchemaKind
-from eo_pipeline.formats.kinds import kind_of, plain_or_record, type_of_format
+from eo_pipeline.formats.kinds import key_as_record, kind_of, type_of_format
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.formats.registry import Registry
 from eo_pipeline.formats.schema_diff import SchemaChanges, SchemaChangesField
@@ -34,7 +34,7 @@ from eo_pipeline.kafka import auth
 from eo_pipeline.kafka.auth import MSK_IAM
 from eo_pipeline.kafka.client import connection_settings, refuse_spark_options
 from eo_pipeline.kafka.partitions import reads_its_own
-from eo_pipeline.kafka.planner import Limits
+from eo_pipeline.kafka.planner import BatchLimits
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class KafkaSource(Settings):
         """Return the schema's text of a part."""
         schema_type, text = self.schema_type_of(part), self.value_schema or ""
         if part == KEY:
-            text = plain_or_record(schema_type, self.key_schema or "")
+            text = key_as_record(schema_type, self.key_schema or "")
         return self._kind_of(part).self_contained(text, {}) if schema_type == PROTOBUF else text
 
     def _kind_of(self, part: Part) -> SchemaKind:
@@ -396,8 +396,8 @@ class KafkaSource(Settings):
         return self.unknown_fields == "keep" or self.schema_changes.rescues
 
     @property
-    def limits(self) -> Limits:
-        return Limits(records=self.max_records, bytes=self.max_bytes)
+    def limits(self) -> BatchLimits:
+        return BatchLimits(records=self.max_records, bytes=self.max_bytes)
 
     def matches(self, topic: str) -> bool:
         """True if the subscription asks for ``topic``. A pattern never matches internal topics."""

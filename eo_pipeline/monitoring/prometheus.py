@@ -207,7 +207,7 @@ def _label(name: str) -> list[str]:
     return _LABELS.get(name, [])
 
 
-def look_at_all(observed: Sequence[Observed]) -> None:
+def poll_all(observed: Sequence[Observed]) -> None:
     """Poll all pipelines in parallel: an unreachable store does not delay the others."""
     threads = [threading.Thread(target=pipeline.look, daemon=True) for pipeline in observed]
     for thread in threads:
@@ -216,7 +216,7 @@ def look_at_all(observed: Sequence[Observed]) -> None:
         thread.join()
 
 
-def keep_looking(pipeline: Observed, every_s: float) -> threading.Thread:
+def poll_in_background(pipeline: Observed, every_s: float) -> threading.Thread:
     """Poll ``pipeline`` every ``every_s`` seconds, in a daemon thread."""
 
     def poll() -> None:

@@ -10,8 +10,8 @@ from eo_pipeline.errors import Loss, NothingToDoError
 from eo_pipeline.kafka.losses import Losses, losses_of
 from eo_pipeline.kafka.marks import validated
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.operations.plan import ChangePlan, OpenSteps, counted, current_head, refuse_stale
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.operations.plan import ChangePlan, OpenContext, counted, current_head, refuse_stale
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.runner import entry_past_losses, still_lost
 
 
@@ -43,7 +43,7 @@ class AcceptLossPlan(ChangePlan):
             "losses": [str(loss) for loss in self.losses],
         }
 
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """A hole may have grown since it was looked at; one of another kind was not looked at."""
         refuse_stale(self.pipeline, self.head, steps.recover())
         cluster = validated(steps.admin.cluster(), self.head, steps.admin.logs)
@@ -55,7 +55,7 @@ class AcceptLossPlan(ChangePlan):
         return (steps.publish_alone(entry),)
 
 
-def plan_accept_loss(open_steps: OpenSteps, topics: Collection[str] | None) -> AcceptLossPlan:
+def plan_accept_loss(open_steps: OpenContext, topics: Collection[str] | None) -> AcceptLossPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_accept_loss`."""
     with open_steps() as steps:
         head = current_head(steps)

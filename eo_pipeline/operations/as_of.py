@@ -20,7 +20,7 @@ from eo_pipeline.errors import PastGoneError, RefusedError, some_of
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow
 from eo_pipeline.operations.plan import current_head, look_again, newest_by, refuse_unkept
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.sinks.capabilities import Selected, TimeTravelView, add_counts
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _ByCheckpoint:
     each checkpoint there must be, None where rows may replace each other.
     """
 
-    steps: Steps
+    steps: RunContext
     version: int
     head: LedgerEntry
     selected: Selected
@@ -178,7 +178,7 @@ class _ByCheckpoint:
         log.warning("%s: %s", pipeline, text)
 
 
-def open_as_of(steps: Steps, wanted: int | datetime, *, what_is_left: bool) -> AsOf:
+def open_as_of(steps: RunContext, wanted: int | datetime, *, what_is_left: bool) -> AsOf:
     """See :meth:`eo_pipeline.pipeline.Pipeline.as_of`."""
     head = current_head(steps)
     version = newest_by(steps.session, head, wanted) if isinstance(wanted, datetime) else wanted
@@ -196,7 +196,7 @@ def open_as_of(steps: Steps, wanted: int | datetime, *, what_is_left: bool) -> A
 
 
 def _by_checkpoint(
-    steps: Steps, history: Sequence[LedgerEntry], version: int, why: str, *, what_is_left: bool
+    steps: RunContext, history: Sequence[LedgerEntry], version: int, why: str, *, what_is_left: bool
 ) -> AsOf:
     """By the number of the checkpoint that rows carry; ``why`` the store's own states do not serve.
 

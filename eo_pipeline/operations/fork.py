@@ -19,7 +19,7 @@ from eo_pipeline.ledger.entry import (
 from eo_pipeline.ledger.history import checkpoints
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.operations.plan import (
-    OpenSteps,
+    OpenContext,
     RereadingPlan,
     check_rereading,
     current_head,
@@ -28,7 +28,7 @@ from eo_pipeline.operations.plan import (
     ranges_since,
     refuse_stale,
 )
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ForkPlan(RereadingPlan):
 
     target: LedgerEntry
     fork: str
-    open_fork: OpenSteps = field(repr=False, compare=False)
+    open_fork: OpenContext = field(repr=False, compare=False)
 
     @property
     def target_version(self) -> int:
@@ -55,7 +55,7 @@ class ForkPlan(RereadingPlan):
             f"again {self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: Steps) -> tuple[str, ...]:
+    def check(self, steps: RunContext) -> tuple[str, ...]:
         return check_rereading(
             steps,
             f"the fork at {self.target.version}",
@@ -66,7 +66,7 @@ class ForkPlan(RereadingPlan):
             target=self.target,
         )
 
-    def _begun_at(self, steps: Steps) -> Iterator[OffsetRange]:
+    def _begun_at(self, steps: RunContext) -> Iterator[OffsetRange]:
         """Return the start offsets of the new pipeline in partitions that it need not read again
         yet.
         """
@@ -75,7 +75,7 @@ class ForkPlan(RereadingPlan):
             if tp not in read and steps.source.matches(tp.topic):
                 yield OffsetRange(tp.topic, tp.partition, offset, offset)
 
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """Writes the new ledger's first entry. The old pipeline is looked at and left as it is."""
         refuse_stale(self.pipeline, self.head, steps.session.head())
         self.check(steps)
@@ -88,7 +88,7 @@ class ForkPlan(RereadingPlan):
                 )
             return (new.publish_alone(self._entry(steps, remarks)),)
 
-    def _entry(self, steps: Steps, remarks: Mapping[str, str]) -> LedgerEntry:
+    def _entry(self, steps: RunContext, remarks: Mapping[str, str]) -> LedgerEntry:
         origin = {
             "pipeline": self.pipeline,
             "ledger_id": self.target.ledger_id,
@@ -114,10 +114,10 @@ class ForkPlan(RereadingPlan):
 
 
 def plan_fork(
-    open_steps: OpenSteps,
+    open_steps: OpenContext,
     at: int | datetime,
     fork: str,
-    open_fork: OpenSteps,
+    open_fork: OpenContext,
     *,
     accept_compacted: bool,
 ) -> ForkPlan:

@@ -16,7 +16,7 @@ from eo_pipeline.ledger.entry import Counts, Floor, LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, WrittenWith
 from eo_pipeline.operations.plan import newest_by
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
 
 #: For whom the ledger has changed only once they look again: an audit, a page of a report.
@@ -29,7 +29,7 @@ EntryAt = Callable[[int], LedgerEntry | None]
 
 
 def prune(
-    steps: Steps, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
+    steps: RunContext, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
 ) -> Iterator[Upkeep]:
     """Remove what is below the floor, also one that was set before; then set a higher floor if
     entries shall be ``kept_for`` so long.
@@ -49,7 +49,7 @@ def prune(
         yield _raised(steps, head, datetime.now(UTC) - kept_for, dry_run=dry_run)
 
 
-def _removal(steps: Steps, floor: Floor, *, dry_run: bool) -> Upkeep:
+def _removal(steps: RunContext, floor: Floor, *, dry_run: bool) -> Upkeep:
     """Of what an earlier maintenance set the floor above."""
     begun, said_by = time.monotonic(), steps.session.entry(floor.since)
     since = said_by.committed_at if said_by else None
@@ -64,7 +64,7 @@ def _removal(steps: Steps, floor: Floor, *, dry_run: bool) -> Upkeep:
     return Upkeep("ledger", remark, count, 0, seconds=seconds)
 
 
-def _raised(steps: Steps, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
+def _raised(steps: RunContext, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
     """The floor, up to the newest version that was committed by then: it is the first kept."""
     try:
         version = newest_by(steps.session, head, until)
@@ -151,7 +151,7 @@ class MaintenanceReport:
         }
 
 
-def maintain(steps: Steps, rules: Maintenance, *, dry_run: bool) -> MaintenanceReport:
+def maintain(steps: RunContext, rules: Maintenance, *, dry_run: bool) -> MaintenanceReport:
     """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
     head = steps.session.verified(steps.session.head())
     done = tuple(_work(steps, head, rules, dry_run=dry_run))
@@ -165,7 +165,7 @@ def maintain(steps: Steps, rules: Maintenance, *, dry_run: bool) -> MaintenanceR
 
 
 def _work(
-    steps: Steps, head: LedgerEntry | None, rules: Maintenance, *, dry_run: bool
+    steps: RunContext, head: LedgerEntry | None, rules: Maintenance, *, dry_run: bool
 ) -> Iterator[Upkeep]:
     with phase(f"{steps.pipeline}: staging"):
         yield _staging(steps, head, dry_run=dry_run)
@@ -176,7 +176,7 @@ def _work(
         yield from prune(steps, now, rules.ledger_kept_for, dry_run=dry_run)
 
 
-def _staging(steps: Steps, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
+def _staging(steps: RunContext, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
     """As every run begins: promises of dead runs are kept, what can never be committed goes."""
     begun, staging = time.monotonic(), steps.recovery.staging
     before = len(staging.attempts(head.ledger_id if head else None))

@@ -39,7 +39,7 @@ from eo_pipeline.ledger.history import (
     spans,
 )
 from eo_pipeline.ledger.offsets import OffsetRange, ranges_to_json
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.report import CheckpointReport
 from eo_pipeline.sinks.session import LATER_ROWS, SinkSession
 from eo_pipeline.spark import SparkProvider
@@ -47,7 +47,7 @@ from eo_pipeline.spark import SparkProvider
 OnCheckpoint = Callable[[CheckpointReport], None]
 
 
-class OpenSteps(Protocol):
+class OpenContext(Protocol):
     """Connects to one pipeline's sink; closes it at the end."""
 
     def __call__(
@@ -56,7 +56,7 @@ class OpenSteps(Protocol):
         on_checkpoint: OnCheckpoint | None = None,
         spark: SparkProvider | None = None,
         operation: str | None = None,
-    ) -> AbstractContextManager[Steps]:
+    ) -> AbstractContextManager[RunContext]:
         """The arguments are those of :meth:`ChangePlan.apply`, and the ``operation`` of a run that
         others are told of; None: nobody is.
         """
@@ -69,7 +69,7 @@ class ChangePlan(ABC):
     operation: ClassVar[Operation]
 
     pipeline: str
-    open_steps: OpenSteps = field(repr=False, compare=False)
+    open_steps: OpenContext = field(repr=False, compare=False)
 
     def apply(
         self,
@@ -101,7 +101,7 @@ class ChangePlan(ABC):
         return ChangeReport(self, entries)
 
     @abstractmethod
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """The entries that were committed, oldest first."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class RereadingPlan(ChangePlan):
     warnings: tuple[str, ...] = ()
 
     @abstractmethod
-    def check(self, steps: Steps) -> tuple[str, ...]:
+    def check(self, steps: RunContext) -> tuple[str, ...]:
         """Ask the sink and Kafka whether it can be done. Returns the warnings.
 
         Raises:
@@ -303,7 +303,7 @@ class Rereading:
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
-def current_head(steps: Steps) -> LedgerEntry:
+def current_head(steps: RunContext) -> LedgerEntry:
     """The head as it is, and as it was committed; nothing is changed.
 
     Raises:
@@ -315,7 +315,7 @@ def current_head(steps: Steps) -> LedgerEntry:
     return head
 
 
-def head_as_it_is(steps: Steps) -> LedgerEntry:
+def head_as_it_is(steps: RunContext) -> LedgerEntry:
     """The head, whatever was done to it.
 
     Raises:
@@ -492,7 +492,7 @@ def first_topic_ids(entries: Sequence[LedgerEntry]) -> dict[str, str]:
 
 
 def check_rereading(
-    steps: Steps,
+    steps: RunContext,
     operation: str,
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str],

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 from eo_pipeline.errors import LedgerDamagedError, ManifestDamagedError, NothingToDoError
 from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
-from eo_pipeline.operations.plan import ChangePlan, OpenSteps, counted, refuse_stale, stale
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.operations.plan import ChangePlan, OpenContext, counted, refuse_stale, stale
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.sinks.session import LATER_ROWS, SinkSession
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.markers import Witness
+from eo_pipeline.staging.markers import CommitReceipt
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.paths import Place
 
@@ -52,7 +52,7 @@ class AdoptPlan(ChangePlan):
             "lost": self.lost_versions,
         }
 
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
         head = steps.session.verified(steps.session.recover())
         confirmed = steps.recovery.witnesses(head)
@@ -63,11 +63,11 @@ class AdoptPlan(ChangePlan):
         return (entry,) if entry is not None else ()
 
 
-def _ids(lost: Sequence[Witness]) -> tuple[EntryId, ...]:
+def _ids(lost: Sequence[CommitReceipt]) -> tuple[EntryId, ...]:
     return tuple(receipt.id for receipt in lost)
 
 
-def plan_adopt(open_steps: OpenSteps) -> AdoptPlan:
+def plan_adopt(open_steps: OpenContext) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
     with open_steps() as steps:
         head = steps.session.verified(steps.session.head())
@@ -92,7 +92,7 @@ def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
 def adopt_head(
     recovery: Recovery,
     head: LedgerEntry | None,
-    confirmed: Sequence[Witness],
+    confirmed: Sequence[CommitReceipt],
     run_id: str,
     remarks: Mapping[str, str],
 ) -> LedgerEntry | None:
@@ -116,7 +116,7 @@ class SetAsidePlan:
     pipeline: str
     head: LedgerEntry
     damages: tuple[ManifestDamagedError, ...]
-    open_steps: OpenSteps = field(repr=False, compare=False)
+    open_steps: OpenContext = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         named = ", ".join(damage.path for damage in self.damages)
@@ -145,12 +145,14 @@ class SetAsidePlan:
             return tuple(damage.set_aside() for damage, _ in steps.recovery.damaged(self.head))
 
 
-def damaged_promises(steps: Steps, head: LedgerEntry | None) -> tuple[ManifestDamagedError, ...]:
+def damaged_promises(
+    steps: RunContext, head: LedgerEntry | None
+) -> tuple[ManifestDamagedError, ...]:
     """Damaged manifests on top of ``head``, which stop the next run before it reads anything."""
     return tuple(error for _, error in steps.recovery.damaged(head))
 
 
-def plan_set_aside(open_steps: OpenSteps) -> SetAsidePlan:
+def plan_set_aside(open_steps: OpenContext) -> SetAsidePlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_set_aside`."""
     with open_steps() as steps:
         head = steps.session.verified(steps.session.head())
@@ -172,7 +174,7 @@ class ResetPlan:
     pipeline: str
     head: LedgerEntry | None
     drops: tuple[str, ...]
-    open_steps: OpenSteps = field(repr=False, compare=False)
+    open_steps: OpenContext = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         stands = f"at version {self.head.version}" if self.head else "without a ledger"
@@ -204,7 +206,7 @@ class ResetPlan:
             staging.failures.forget()
 
 
-def plan_reset(open_steps: OpenSteps) -> ResetPlan:
+def plan_reset(open_steps: OpenContext) -> ResetPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_reset`."""
     with open_steps() as steps:
         head = steps.session.head()
@@ -216,7 +218,7 @@ def plan_reset(open_steps: OpenSteps) -> ResetPlan:
         )
 
 
-def _staged(steps: Steps, head: LedgerEntry | None) -> list[Attempt]:
+def _staged(steps: RunContext, head: LedgerEntry | None) -> list[Attempt]:
     """At this ledger, and at those that staging saw in this very place before."""
     seen = {receipt.ledger_id for receipt in steps.recovery.witnesses(head)}
     ledgers = filter(None, {*seen, head.ledger_id if head else None})

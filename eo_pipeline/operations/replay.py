@@ -20,7 +20,7 @@ from eo_pipeline.ledger.entry import (
 )
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow, spans
 from eo_pipeline.operations.plan import (
-    OpenSteps,
+    OpenContext,
     RereadingPlan,
     check_rereading,
     current_head,
@@ -30,7 +30,7 @@ from eo_pipeline.operations.plan import (
     refuse_stale,
     refuse_unkept,
 )
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 
 if TYPE_CHECKING:
     from eo_pipeline.sinks.session import SinkSession
@@ -54,10 +54,10 @@ class ReplayPlan(RereadingPlan):
             f"{self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: Steps) -> tuple[str, ...]:
+    def check(self, steps: RunContext) -> tuple[str, ...]:
         return _check(steps, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
 
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         refuse_stale(self.pipeline, self.head, steps.recover())
         self.check(steps)
         head = self.head
@@ -76,7 +76,7 @@ class ReplayPlan(RereadingPlan):
 
 
 def plan_replay(
-    open_steps: OpenSteps,
+    open_steps: OpenContext,
     first: int | None,
     last: int | None,
     versions: Collection[int] | None,
@@ -101,7 +101,7 @@ def plan_replay(
         return replace(plan, warnings=plan.check(steps))
 
 
-def check_replay(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> None:
+def check_replay(steps: RunContext, head: LedgerEntry, versions: Collection[int]) -> None:
     """Return if exactly ``versions`` could be replayed on top of ``head``.
 
     Raises:
@@ -110,7 +110,9 @@ def check_replay(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> 
     _check(steps, head, _find(steps, head, versions), accept_compacted=False)
 
 
-def _stretch(steps: Steps, head: LedgerEntry, first: int | None, last: int | None) -> list[int]:
+def _stretch(
+    steps: RunContext, head: LedgerEntry, first: int | None, last: int | None
+) -> list[int]:
     """The versions from ``first`` to ``last`` (or ``first`` alone) that read something.
 
     Raises:
@@ -137,7 +139,9 @@ def _stretch(steps: Steps, head: LedgerEntry, first: int | None, last: int | Non
     return versions
 
 
-def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[Checkpoint, ...]:
+def _find(
+    steps: RunContext, head: LedgerEntry, versions: Collection[int]
+) -> tuple[Checkpoint, ...]:
     """The checkpoints of exactly ``versions``, oldest first.
 
     Raises:
@@ -162,7 +166,7 @@ def _find(steps: Steps, head: LedgerEntry, versions: Collection[int]) -> tuple[C
 
 
 def _check(
-    steps: Steps, head: LedgerEntry, selected: Sequence[Checkpoint], *, accept_compacted: bool
+    steps: RunContext, head: LedgerEntry, selected: Sequence[Checkpoint], *, accept_compacted: bool
 ) -> tuple[str, ...]:
     """Warnings, if the sink can replace these rows and Kafka can be read again."""
     for checkpoint in selected:
@@ -223,7 +227,7 @@ class DeadLetter:
         return asdict(self)
 
 
-def with_dead_letters(steps: Steps) -> tuple[Checkpoint, ...]:
+def with_dead_letters(steps: RunContext) -> tuple[Checkpoint, ...]:
     """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
     floor = kept_from(steps.session)
     live = checkpoints(list(follow(steps.session.history(floor), floor)))
@@ -251,7 +255,7 @@ def dead_letter_rows(session: SinkSession, since: int) -> Iterator[DeadLetter]:
 
 
 def plan_redrive(
-    open_steps: OpenSteps, versions: Collection[int] | None, *, accept_compacted: bool
+    open_steps: OpenContext, versions: Collection[int] | None, *, accept_compacted: bool
 ) -> ReplayPlan:
     """See :meth:`eo_pipeline.pipeline.Changes.plan_redrive`."""
     with open_steps() as steps:

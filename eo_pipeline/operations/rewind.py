@@ -15,7 +15,7 @@ from eo_pipeline.errors import NothingToDoError
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.operations.plan import (
-    OpenSteps,
+    OpenContext,
     RereadingPlan,
     check_rereading,
     current_head,
@@ -24,7 +24,7 @@ from eo_pipeline.operations.plan import (
     ranges_since,
     refuse_stale,
 )
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class RewindPlan(RereadingPlan):
             f"removes {self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: Steps) -> tuple[str, ...]:
+    def check(self, steps: RunContext) -> tuple[str, ...]:
         steps.session.check_going_back(self._entry(steps.run_id, {}))
         return check_rereading(
             steps,
@@ -57,7 +57,7 @@ class RewindPlan(RereadingPlan):
             target=self.target,
         )
 
-    def _apply(self, steps: Steps, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         refuse_stale(self.pipeline, self.head, steps.recover())
         self.check(steps)
         done = steps.publish_alone(self._entry(steps.run_id, remarks))
@@ -83,7 +83,9 @@ class RewindPlan(RereadingPlan):
         )
 
 
-def plan_rewind(open_steps: OpenSteps, to: int | datetime, *, accept_compacted: bool) -> RewindPlan:
+def plan_rewind(
+    open_steps: OpenContext, to: int | datetime, *, accept_compacted: bool
+) -> RewindPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_rewind`."""
     with open_steps() as steps:
         head = current_head(steps)

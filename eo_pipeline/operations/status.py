@@ -17,9 +17,9 @@ from eo_pipeline.kafka.planner import lag, plan
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, records_per_second
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
-from eo_pipeline.operations.plan import OpenSteps, newest_entries
+from eo_pipeline.operations.plan import OpenContext, newest_entries
 from eo_pipeline.operations.repair import damaged_promises
-from eo_pipeline.runs.checkpoint import Steps, record_bytes
+from eo_pipeline.runs.checkpoint import RunContext, record_bytes
 from eo_pipeline.runs.runner import tell_missing_topics
 
 #: Ledger entries a plan looks at to estimate how long the next run takes.
@@ -128,13 +128,13 @@ class RunPlan:
         }
 
 
-def read_status(open_steps: OpenSteps) -> Status:
+def read_status(open_steps: OpenContext) -> Status:
     """See :meth:`eo_pipeline.pipeline.Pipeline.status`."""
     with open_steps() as steps:
         return _status(steps, steps.session.verified(steps.session.head()))
 
 
-def _status(steps: Steps, head: LedgerEntry | None) -> Status:
+def _status(steps: RunContext, head: LedgerEntry | None) -> Status:
     gone = steps.session.rolled_back(head)
     blocked = [*([gone] if gone else []), *damaged_promises(steps, head)]
     cluster = validated(steps.cluster(), head, steps.admin.logs)
@@ -144,7 +144,7 @@ def _status(steps: Steps, head: LedgerEntry | None) -> Status:
     return Status(steps.pipeline, head, cluster, losses, tuple(blocked), transactions)
 
 
-def plan_next_run(open_steps: OpenSteps) -> RunPlan:
+def plan_next_run(open_steps: OpenContext) -> RunPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`."""
     with open_steps() as steps:
         newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Staging:
+class BackgroundStaging:
     """Rows of ``entry``, being staged into ``attempt`` in a thread of their own."""
 
     def __init__(

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from eo_pipeline.batch.entry_cache import Entries
+from eo_pipeline.batch.entry_cache import EntryCache
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import (
     EoPipelineError,
@@ -43,7 +43,7 @@ from eo_pipeline.runs.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.spark import SparkProvider
-from eo_pipeline.spark.startup import Amount, work
+from eo_pipeline.spark.startup import Workload, work
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.backend import StoreUnreachableError
 from eo_pipeline.storage.paths import passes
@@ -51,9 +51,9 @@ from eo_pipeline.storage.paths import passes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from eo_pipeline.batch.schemas import SchemaBooks
+    from eo_pipeline.batch.schemas import SchemaResolvers
     from eo_pipeline.batch.stage import Stager, Transform
-    from eo_pipeline.runs.background import Staging
+    from eo_pipeline.runs.background import BackgroundStaging
     from eo_pipeline.staging.attempt import Attempt
 
 log = logging.getLogger(__name__)
@@ -82,21 +82,21 @@ _ABOUT_AS_MANY = 2
 
 def amount_of(
     entry: LedgerEntry, lag: int | None, measured: Counts, *, transformed: bool
-) -> Amount:
+) -> Workload:
     """Return the size of the work: the ranges of ``entry`` and ``lag`` offsets that wait after it.
     ``measured`` are the counts of a checkpoint like it; ``transformed``: the user's own code takes
     part.
     """
     if entry.operation is not Operation.FORWARD or lag is None:
-        return Amount.MUCH  # of a replay nobody here knows how many checkpoints follow
+        return Workload.LARGE  # of a replay nobody here knows how many checkpoints follow
     offsets = sum(offset_range.span for offset_range in entry.ranges) + lag
     size = offsets * (measured.bytes / measured.records if measured.records else _ASSUMED_BYTES)
     took_s = _took_s(measured, offsets) if transformed else 0.0
     if offsets <= LEAST_OFFSETS and size <= LEAST_BYTES and took_s <= _LEAST_S:
-        return Amount.LEAST
+        return Workload.TINY
     if offsets <= LITTLE_OFFSETS and size <= LITTLE_BYTES and took_s <= _LITTLE_S:
-        return Amount.LITTLE
-    return Amount.MUCH
+        return Workload.SMALL
+    return Workload.LARGE
 
 
 def record_bytes(counts: Counts) -> float | None:
@@ -145,11 +145,11 @@ def without_refused(
         raise error
     if len(records) > most:
         # only now, because it takes pyspark
-        from eo_pipeline.batch.validation import UnfitRows, refused
+        from eo_pipeline.batch.validation import InvalidRows, refused
 
         remedy = f"More than source.dead_letter_limit ({most})" if lenient else ""
         example = {**records[0], "reason": records[0]["error"]}
-        raise refused(UnfitRows(len(records), example), source, sink, remedy) from error
+        raise refused(InvalidRows(len(records), example), source, sink, remedy) from error
     return replace(
         entry,
         transaction_id=new_transaction_id(),
@@ -173,7 +173,7 @@ def staged(entry: LedgerEntry) -> str:
     )
 
 
-class Promised(NamedTuple):
+class PreparedCheckpoint(NamedTuple):
     """A checkpoint that anyone may commit, and the offsets that waited before it and after it."""
 
     transaction: SinkTransaction
@@ -182,7 +182,7 @@ class Promised(NamedTuple):
 
 
 @dataclass
-class Steps:
+class RunContext:
     """One process's work on one pipeline, over one connection to its sink."""
 
     pipeline: str
@@ -221,19 +221,19 @@ class Steps:
         return Stager(self.source, self.sink, self.transform, self.lineage)
 
     @cached_property
-    def entries(self) -> Entries:
+    def entries(self) -> EntryCache:
         """Those of the ledger that hold the texts of schemas."""
-        return Entries(self.session.entry)
+        return EntryCache(self.session.entry)
 
     @cached_property
-    def books(self) -> SchemaBooks | None:
+    def books(self) -> SchemaResolvers | None:
         """The schemas that records are read with; None if there is no registry."""
         if self.source.registry is None:
             return None
         # here for the same reason
-        from eo_pipeline.batch.schemas import SchemaBooks
+        from eo_pipeline.batch.schemas import SchemaResolvers
 
-        return SchemaBooks.of_source(self.pipeline, self.source, self.entries)
+        return SchemaResolvers.of_source(self.pipeline, self.source, self.entries)
 
     def recover(self) -> LedgerEntry | None:
         """Step 1. Returns the ledger's head."""
@@ -293,8 +293,8 @@ class Steps:
         entry: LedgerEntry,
         cluster: Cluster,
         measured: Counts,
-        ahead: Staging | None = None,
-    ) -> Promised:
+        ahead: BackgroundStaging | None = None,
+    ) -> PreparedCheckpoint:
         """Steps 3 to 6 for ``entry``, a child of ``head`` that has ranges to read.
 
         ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
@@ -309,12 +309,12 @@ class Steps:
             entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
         entry = self.session.identified(entry)
         if ahead is None:
-            return Promised(self._promised(entry, measured), before, after)
+            return PreparedCheckpoint(self._promised(entry, measured), before, after)
         transaction = SinkTransaction(self.session, ahead.identified(entry), ahead.attempt)
         self._promise(transaction, partial(self._take_staged, ahead))
-        return Promised(transaction, before, after)
+        return PreparedCheckpoint(transaction, before, after)
 
-    def kept(self, promised: Promised) -> LedgerEntry:
+    def kept(self, promised: PreparedCheckpoint) -> LedgerEntry:
         """Steps 7 and 8. Returns the entry as it was committed, with its own counts."""
         transaction = promised.transaction
         reach(CrashPoint.PRE_COMMITTED)
@@ -406,7 +406,7 @@ class Steps:
         with self.stopwatch.timed("stage"), self._phase(reading(transaction.entry)):
             self._stage(transaction, partial(self._staged_and_metered, measured))
 
-    def _take_staged(self, ahead: Staging, transaction: SinkTransaction) -> None:
+    def _take_staged(self, ahead: BackgroundStaging, transaction: SinkTransaction) -> None:
         def taken(*_: object) -> tuple[StagedOutput, Counts]:
             try:
                 staged = ahead.result()
@@ -446,7 +446,7 @@ class Steps:
         seconds = {**self.stopwatch.seconds, timing.phase: timing.seconds}
         return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
 
-    def _amount_of(self, entry: LedgerEntry, measured: Counts) -> Amount:
+    def _amount_of(self, entry: LedgerEntry, measured: Counts) -> Workload:
         transformed = self.transform is not None
         return amount_of(entry, self._meter.lag, measured, transformed=transformed)
 

@@ -41,7 +41,7 @@ from eo_pipeline.progress import phase
 from eo_pipeline.runs.transaction import SinkTransaction
 from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.attempt import Attempt, StagingArea
-from eo_pipeline.staging.markers import Witness
+from eo_pipeline.staging.markers import CommitReceipt
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Recovery:
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
-    def refuse_older_ledger(self, head: LedgerEntry | None) -> list[Witness]:
+    def refuse_older_ledger(self, head: LedgerEntry | None) -> list[CommitReceipt]:
         """The commits seen confirmed before, oldest first; the ledger below ``head`` holds all.
 
         Raises:
@@ -180,11 +180,13 @@ class Recovery:
             "present state, knowingly: `eo adopt`, Pipeline.adopt()."
         )
 
-    def witnesses(self, head: LedgerEntry | None) -> list[Witness]:
+    def witnesses(self, head: LedgerEntry | None) -> list[CommitReceipt]:
         """The commits, confirmed before, that the ledger below ``head`` must hold."""
         return self.staging.witnesses.of(head.ledger_id if head else None)
 
-    def lost(self, head: LedgerEntry | None, confirmed: Sequence[Witness]) -> list[Witness]:
+    def lost(
+        self, head: LedgerEntry | None, confirmed: Sequence[CommitReceipt]
+    ) -> list[CommitReceipt]:
         """Return the commits that are not in the ledger that ends in ``head`` (any more); one below
         its floor was.
 
@@ -197,7 +199,7 @@ class Recovery:
             if not (_is_pruned(receipt, head) or self._holds(receipt))
         ]
 
-    def _holds(self, confirmed: Witness) -> bool:
+    def _holds(self, confirmed: CommitReceipt) -> bool:
         held = self.session.entry(confirmed.id.version)
         if held is None or held.id != confirmed.id:
             return False
@@ -218,7 +220,7 @@ def _or_later() -> Iterator[None]:
         log.warning("what is left of earlier attempts stays for a later run: %s", error)
 
 
-def _is_pruned(confirmed: Witness, head: LedgerEntry | None) -> bool:
+def _is_pruned(confirmed: CommitReceipt, head: LedgerEntry | None) -> bool:
     """True if it was in the ledger that ends in ``head``, which does not keep it any more."""
     if head is None or confirmed.ledger_id not in (None, head.ledger_id):
         return False

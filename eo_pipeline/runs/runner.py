@@ -49,8 +49,8 @@ from eo_pipeline.ledger.entry import (
     new_transaction_id,
 )
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.runs.background import Staging
-from eo_pipeline.runs.checkpoint import Steps, reading, record_bytes
+from eo_pipeline.runs.background import BackgroundStaging
+from eo_pipeline.runs.checkpoint import RunContext, reading, record_bytes
 from eo_pipeline.runs.report import RunReport
 from eo_pipeline.sinks.config import StagingFolders
 
@@ -64,16 +64,16 @@ log = logging.getLogger(__name__)
 _CORES_MIN = 2
 
 
-class Ahead:
-    """At most one :class:`Staging` at a time.
+class OverlapScheduler:
+    """At most one :class:`BackgroundStaging` at a time.
 
     ``wanted``: as ``Pipeline.overlap``.
     """
 
-    def __init__(self, steps: Steps, wanted: bool | None) -> None:
+    def __init__(self, steps: RunContext, wanted: bool | None) -> None:
         self._steps = steps
         self._wanted = wanted if self._is_possible() else False
-        self._staging: Staging | None = None
+        self._staging: BackgroundStaging | None = None
 
     def begin(self, promised: LedgerEntry, guess: Callable[[], LedgerEntry | None]) -> None:
         """Stage ``guess()``, the version on top of ``promised``, if that is worth it. What stands
@@ -93,9 +93,9 @@ class Ahead:
             log.info("version %d is not staged ahead: %s", guessed.version, error)
             self.close()
 
-    def taken(self, planned: LedgerEntry, measured: Counts) -> Staging | None:
+    def taken(self, planned: LedgerEntry, measured: Counts) -> BackgroundStaging | None:
         """The staging of the version that is ``planned``, if it was guessed right. ``measured``:
-        see ``Steps.promised``.
+        see ``RunContext.promised``.
         """
         staging = self._staging
         if staging is None:
@@ -116,7 +116,7 @@ class Ahead:
         beside = sink.staging_folders() == StagingFolders()
         return sink.copies_rows and beside and not sink.needs_agreement
 
-    def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> Staging | None:
+    def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> BackgroundStaging | None:
         """Prepare the staging, with every question to the sink in the thread of its session."""
         steps = self._steps
         spark = steps.spark_in_use
@@ -131,7 +131,7 @@ class Ahead:
         stager = steps.knowing_stager(promised.counts)
         attempt = steps.recovery.staging.begin(guess)
         message = f"{steps.pipeline}: {reading(guess)} ahead"
-        return Staging(guess, attempt, stager, spark, message)
+        return BackgroundStaging(guess, attempt, stager, spark, message)
 
     def close(self) -> None:
         """Drop what was not taken."""
@@ -194,7 +194,7 @@ def checkpoints_limit(limit: int, requested: int | None) -> int:
 class Runner:
     """One run of one pipeline, from the ledger's head to the end offsets seen at its start."""
 
-    steps: Steps
+    steps: RunContext
     checkpoints_max: int
     #: see ``Pipeline.overlap``
     overlap: bool | None = None
@@ -210,7 +210,7 @@ class Runner:
         self._refuse_own_topics(cluster)
         tell_missing_topics(steps, head, cluster)
         head = head or self._start(cluster)
-        with closing(Ahead(steps, self.overlap)) as ahead:
+        with closing(OverlapScheduler(steps, self.overlap)) as ahead:
             head, cluster = self._follow(head, cluster, ends, ahead)
         return RunReport(
             pipeline=steps.pipeline,
@@ -225,7 +225,7 @@ class Runner:
         head: LedgerEntry,
         cluster: Cluster,
         ends: Mapping[TopicPartition, int],
-        ahead: Ahead,
+        ahead: OverlapScheduler,
     ) -> tuple[LedgerEntry, Cluster]:
         """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
         steps = self.steps
@@ -322,7 +322,7 @@ class Runner:
         )
 
 
-def tell_missing_topics(steps: Steps, head: LedgerEntry | None, cluster: Cluster) -> None:
+def tell_missing_topics(steps: RunContext, head: LedgerEntry | None, cluster: Cluster) -> None:
     """A name that was never read is a slip of the pen: at the first run it always stops it, later
     by the policy for topics that vanish.
 

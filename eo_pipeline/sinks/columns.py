@@ -1,7 +1,7 @@
 """Rows that a store would refuse for their own sake, told by Spark before they are staged.
 
 A store refuses a whole transaction for one value that it has no form for, and names no record. So
-every sink says by its :class:`Limits` what it cannot hold, and staging looks at each row.
+every sink says by its :class:`ColumnLimits` what it cannot hold, and staging looks at each row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UTF8 = "eo_pipeline.utf8"
 
 
 @dataclass(frozen=True)
-class Limits:
+class ColumnLimits:
     """What a store can hold.
 
     ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
@@ -60,7 +60,7 @@ class Unfit(NamedTuple):
     reason: str
 
 
-def reason(schema: StructType, limits: Limits, *more: tuple[str, Unfit]) -> Column | None:
+def reason(schema: StructType, limits: ColumnLimits, *more: tuple[str, Unfit]) -> Column | None:
     """Return the reason why a row of ``schema`` does not fit, null if it does; None if every row
     fits.
 
@@ -117,7 +117,7 @@ def column(name: str) -> Column:
     return F.col(f"`{escaped}`")
 
 
-def _of_column(field: StructField, limits: Limits) -> Iterator[Unfit]:
+def _of_column(field: StructField, limits: ColumnLimits) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DoubleType, FloatType
 
@@ -132,7 +132,7 @@ def _of_column(field: StructField, limits: Limits) -> Iterator[Unfit]:
     yield from _of_value(value, data_type, replace(limits, utf8=_UTF8 in field.metadata))
 
 
-def _of_value(value: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+def _of_value(value: Column, data_type: DataType, limits: ColumnLimits) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -148,7 +148,7 @@ def _of_value(value: Column, data_type: DataType, limits: Limits) -> Iterator[Un
         yield from _of_scalar(value, data_type, limits)
 
 
-def _of_elements(values: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+def _of_elements(values: Column, data_type: DataType, limits: ColumnLimits) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
 
     reasons = [unfit.reason for unfit in _of_value(F.lit(None), data_type, limits)]
@@ -163,7 +163,7 @@ def _of_elements(values: Column, data_type: DataType, limits: Limits) -> Iterato
         yield Unfit(F.exists(values, is_unfit), " or ".join(reasons))
 
 
-def _of_scalar(value: Column, data_type: DataType, limits: Limits) -> Iterator[Unfit]:
+def _of_scalar(value: Column, data_type: DataType, limits: ColumnLimits) -> Iterator[Unfit]:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
@@ -289,7 +289,7 @@ def _as_json(name: str) -> Column:
     return F.struct(text.alias(JSON_FIELD)).alias(name)
 
 
-class Packing(NamedTuple):
+class RowEncoding(NamedTuple):
     """What a row becomes.
 
     Args:

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError, to_install
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.columns import Documents, Limits, Packing, reason
+from eo_pipeline.sinks.columns import ColumnLimits, Documents, RowEncoding, reason
 from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.storage.config import Storage
@@ -206,7 +206,7 @@ class Sink(Settings, ABC):
         """
         return df
 
-    def packing(self, schema: StructType) -> Packing | None:  # noqa: ARG002
+    def packing(self, schema: StructType) -> RowEncoding | None:  # noqa: ARG002
         """Return the encoding in which projected rows with the columns ``schema`` are staged; None,
         the default: as these columns.
         """
@@ -228,7 +228,7 @@ class Sink(Settings, ABC):
         Common to all stores, and hardly readable anywhere: text that is not UTF-8, times
         outside the years 1 to 9999.
         """
-        return reason(schema, Limits(never_null=never_null))
+        return reason(schema, ColumnLimits(never_null=never_null))
 
     def plain_rows_need(self) -> Collection[str] | None:
         """The columns that a row must have a value in, if by :meth:`unfit` every other row fits

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.storage.paths import (
-    BucketPath,
     Place,
+    RemotePath,
     fsync,
     local_folder,
     names_in,
@@ -49,7 +49,7 @@ def refuse_file(root: Place, field: str) -> None:
     Raises:
         ConfigError: ``field`` of the sink says where it is.
     """
-    if isinstance(root, BucketPath):
+    if isinstance(root, RemotePath):
         return
     existing = next((path for path in (root, *root.parents) if path.exists()), root.parent)
     if not existing.is_dir():
@@ -72,7 +72,7 @@ def refuse_misread(root: Place, misread: re.Pattern[str], field: str) -> None:
 
 def link_or_copy(source: Place, target: Place) -> None:
     """Hard-link the file under ``target``, or write a flushed copy where links do not exist."""
-    if isinstance(target, BucketPath):
+    if isinstance(target, RemotePath):
         _copy_into_bucket(source, target)
         return
     assert isinstance(source, Path), "a folder's rows are staged in folders"
@@ -85,8 +85,8 @@ def link_or_copy(source: Place, target: Place) -> None:
         fsync(target)
 
 
-def _copy_into_bucket(source: Place, target: BucketPath) -> None:
-    if isinstance(source, BucketPath) and source.bucket == target.bucket:
+def _copy_into_bucket(source: Place, target: RemotePath) -> None:
+    if isinstance(source, RemotePath) and source.bucket == target.bucket:
         source.copy_to(target)
         return
     with new_file(target) as file:
@@ -100,7 +100,7 @@ def remove_folder(root: Place, *, first: str, last: str) -> None:
     Raises:
         OSError: it is not removed whole.
     """
-    if isinstance(root, BucketPath):
+    if isinstance(root, RemotePath):
         for name in sorted(names_in(root), key=lambda name: (name == last, name != first)):
             remove_tree(root / name)
         root.remove_empty_folders()

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from eo_pipeline.config.settings import did_you_mean, told_as_config_error
+from eo_pipeline.config.settings import as_config_error, did_you_mean
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.config import Sink
 
@@ -67,7 +67,7 @@ def sink_from_config(config: Mapping[str, Any]) -> Sink:
     Raises:
         ConfigError: names every wrong field, and never shows a value.
     """
-    with told_as_config_error("the sink", below=("sink",)):
+    with as_config_error("the sink", below=("sink",)):
         return validate_sink(config)
 
 

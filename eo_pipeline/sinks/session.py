@@ -126,7 +126,7 @@ def identified(
     return replace(entry, identity=replace(entry.identity, sink={**table, **manner}))
 
 
-class Standing(Showing, Maintained, ABC):
+class IdentityChecks(Showing, Maintained, ABC):
     """The part of a session that compares. A store tells by :meth:`table_identity` what its table
     is; what it leaves out is not compared.
     """
@@ -254,7 +254,7 @@ class CommitOutcome(StrEnum):
     ALREADY_COMMITTED = "already_committed"
 
 
-class OvertakenError(Exception):
+class CommitConflictError(Exception):
     """Somebody else's commit came first, ours did not land and never will: publishing begins
     again, with a new look at the ledger. Raised by publications only, and never seen outside.
     """
@@ -266,7 +266,7 @@ OVERTAKEN_WAIT_SECONDS = 0.01
 OVERTAKEN_WAIT_MAX = 1.0
 
 
-class SinkSession(Standing):
+class SinkSession(IdentityChecks):
     """One pipeline's open connection to its sink. Not shared between threads.
 
     Usable again after any error: a session reconnects by itself when its connection died.
@@ -368,23 +368,23 @@ class SinkSession(Standing):
         if entry.pipeline != self.pipeline:
             raise ValueError(f"an entry of {entry.pipeline!r} in a session of {self.pipeline!r}")
         again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(OvertakenError),
+            retry=tenacity.retry_if_exception_type(CommitConflictError),
             stop=tenacity.stop_after_attempt(self.publish_tries),
             wait=tenacity.wait_random_exponential(OVERTAKEN_WAIT_SECONDS, OVERTAKEN_WAIT_MAX),
             reraise=True,
         )
         try:
             return again(self._publish_once, entry, staged, reach)
-        except OvertakenError as error:
+        except CommitConflictError as error:
             raise self.given_up(error) from error
 
     def _publish_once(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> CommitOutcome:
-        with self._told_as(self.explain):
+        with self._translating(self.explain):
             publication = self.begin(entry, staged)
         with publication:
-            with self._told_as(self.explain):
+            with self._translating(self.explain):
                 landed = publication.has_landed()  # step 1
             if landed:
                 return self.already_committed(entry, staged)
@@ -403,7 +403,7 @@ class SinkSession(Standing):
         on who raised it.
         """
         try:
-            with self._told_as(self.explain):
+            with self._translating(self.explain):
                 if goes_back(entry):
                     self.check_going_back(entry)  # step 2
                 staged.verify(entry)  # step 3
@@ -411,20 +411,20 @@ class SinkSession(Standing):
                 reach(CrashPoint.ROWS_SENT)
                 publication.enter()  # step 5
                 reach(CrashPoint.ENTRY_SENT)
-            with self._told_as(partial(self._unknown, entry)):
+            with self._translating(partial(self._unknown, entry)):
                 publication.commit()  # step 6
-        except (OvertakenError, CommitUnknownError):
+        except (CommitConflictError, CommitUnknownError):
             raise
         except EoPipelineError as error:
             return error
         return None
 
     @contextmanager
-    def _told_as(self, meaning: Callable[[Exception], EoPipelineError]) -> Iterator[None]:
+    def _translating(self, meaning: Callable[[Exception], EoPipelineError]) -> Iterator[None]:
         """Translate foreign exceptions of the block by ``meaning``."""
         try:
             yield
-        except (EoPipelineError, OvertakenError):
+        except (EoPipelineError, CommitConflictError):
             raise
         except Exception as error:
             raise meaning(error) from error
@@ -482,7 +482,7 @@ class SinkSession(Standing):
         """
         return CommitOutcome.ALREADY_COMMITTED
 
-    def given_up(self, error: OvertakenError) -> EoPipelineError:
+    def given_up(self, error: CommitConflictError) -> EoPipelineError:
         """Return the error after :attr:`publish_tries` conflicting commits."""
         return SinkUnavailableError(
             f"Pipeline {self.pipeline!r}: gave up after {self.publish_tries} conflicting commits, "
@@ -565,7 +565,7 @@ class Publication(ABC):
 
         Raises:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible, for sure.
-            OvertakenError: nothing is visible; begin again.
+            CommitConflictError: nothing is visible; begin again.
             CommitUnknownError, or anything else: nobody knows.
         """
 

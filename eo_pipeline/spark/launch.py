@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from eo_pipeline.errors import SetupError
 from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.jvm import KAFKA_SETTINGS
-from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
+from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, compiled_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -270,7 +270,7 @@ def _connector(master: str) -> dict[str, str]:
 
 def jars_settings(master: str, jars: Sequence[Path]) -> dict[str, str]:
     """Return :func:`class_path` with our own jar, and the setting of its catalog."""
-    ours = ordinary_jar()
+    ours = compiled_jar()
     if ours is None:
         return class_path(master, jars) if jars else {}
     return {CATALOG_SETTING: CATALOG_CLASS, **class_path(master, [*jars, ours])}

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 
 from eo_pipeline.spark.driver import java_classes
-from eo_pipeline.spark.native_jar import ordinary_jar
+from eo_pipeline.spark.native_jar import compiled_jar
 
 _deferred = False
 
@@ -23,7 +23,7 @@ _deferred = False
 def deferred_registration() -> Iterator[None]:
     """Within the block, create the JVM's first session without the functions."""
     global _deferred
-    ours = java_classes() if ordinary_jar() is not None else None
+    ours = java_classes() if compiled_jar() is not None else None
     try:
         before = ours.LaterExtensions.hide() if ours is not None else None
     except (Py4JError, TypeError):  # the JVM was started without our jar

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, ordinary_jar
+from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, compiled_jar
 
 _Trial = Callable[[], Column]
 
@@ -61,7 +61,7 @@ def _analyses(spark: SparkSession, probe: Callable[[], DataFrame]) -> bool:
 
 
 def _was_sent(spark: SparkSession) -> bool:
-    jar = ordinary_jar() if is_connect(spark) else None
+    jar = compiled_jar() if is_connect(spark) else None
     if jar is not None:
         spark.addArtifacts(str(jar))
         spark.conf.set(CATALOG_SETTING, CATALOG_CLASS)

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
-def ordinary_jar() -> Path | None:
+def compiled_jar() -> Path | None:
     """Return the jar for the Spark of this process, compiled in about a second if missing; None if
     it cannot be compiled: Spark then uses its own functions.
     """

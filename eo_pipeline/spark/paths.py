@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from eo_pipeline.storage.paths import BucketPath, Place
+from eo_pipeline.storage.paths import Place, RemotePath
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ def path_to_write(path: Place) -> str:
     """Return ``path`` for a write, in the notation of Hadoop's Path. It looks like a URI, but
     nothing is escaped: ``as_uri`` would name another folder (``a%20b`` for ``a b``).
     """
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         return f"{path.bucket.hadoop_scheme}://{path.bucket.name}/{path.key}"
     return f"file://{path.absolute()}"
 
@@ -40,4 +40,4 @@ def options_of(path: Place) -> dict[str, str]:
     """Return the connection options for each read or write of ``path``: none of them stays in a
     session, and Spark redacts the secrets among them.
     """
-    return dict(path.bucket.hadoop) if isinstance(path, BucketPath) else {}
+    return dict(path.bucket.hadoop) if isinstance(path, RemotePath) else {}

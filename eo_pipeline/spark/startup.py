@@ -46,20 +46,20 @@ _INTERPRETED = {
 }
 
 
-class Amount(Enum):
+class Workload(Enum):
     """Amount of work for Spark in this process."""
 
-    LEAST = "least"
-    LITTLE = "little"
-    MUCH = "much"
+    TINY = "tiny"
+    SMALL = "small"
+    LARGE = "large"
 
 
-_amount: ContextVar[Amount] = ContextVar("amount", default=Amount.MUCH)
+_amount: ContextVar[Workload] = ContextVar("amount", default=Workload.LARGE)
 _interpreting: WeakSet[SparkSession] = WeakSet()
 
 
 @contextmanager
-def work(amount: Amount) -> Iterator[None]:
+def work(amount: Workload) -> Iterator[None]:
     """Set the amount of work for Spark within the block."""
     token = _amount.set(amount)
     try:
@@ -72,7 +72,7 @@ def fit(session: SparkSession, config: Mapping[str, str]) -> None:
     """Enable or disable code generation in ``session`` by the amount of work; settings in a user's
     ``config`` win.
     """
-    tiny = _amount.get() is Amount.LEAST and process_ends()
+    tiny = _amount.get() is Workload.TINY and process_ends()
     if tiny == (session in _interpreting) or not _INTERPRETED.keys().isdisjoint(config):
         return
     from eo_pipeline.spark.errors import SPARK_ERRORS
@@ -91,7 +91,7 @@ def launched_for(
     """
     if not (process_ends() and is_local(master)) or JAVA_OPTIONS in config:
         return launch
-    compilers = C2_LATER if _amount.get() is Amount.MUCH else C1_ALONE
+    compilers = C2_LATER if _amount.get() is Workload.LARGE else C1_ALONE
     return {**launch, JAVA_OPTIONS: f"{launch[JAVA_OPTIONS]} {compilers}"}
 
 

@@ -22,7 +22,14 @@ from eo_pipeline.errors import ManifestDamagedError, SetupError
 from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.staging.failures import FailureBook
 from eo_pipeline.staging.manifest import Manifest
-from eo_pipeline.staging.markers import LostAttempts, Witnesses, entry_ids_in, is_dead, name_of, own
+from eo_pipeline.staging.markers import (
+    OrphanMarkers,
+    Witnesses,
+    entry_ids_in,
+    is_dead,
+    name_of,
+    own,
+)
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from eo_pipeline.storage.backend import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.storage.paths import (
@@ -169,7 +176,7 @@ class Attempt:
         (self.folder / MANIFEST).unlink(missing_ok=True)
         session = self._session()
         if is_lost and (session is not None or self.data != self.folder):
-            LostAttempts(self.folder.parent).remember(self.id, session)
+            OrphanMarkers(self.folder.parent).remember(self.id, session)
         if data and self.data != self.folder:
             remove_tree(self.data)
         remove_tree(self.folder)
@@ -231,7 +238,7 @@ class StagingArea:
 
     def sweep(self, head: LedgerEntry) -> None:
         """Remove what Spark jobs of killed clients wrote for attempts after these were removed."""
-        lost = LostAttempts(self._folder / head.ledger_id)
+        lost = OrphanMarkers(self._folder / head.ledger_id)
         if self._rows is not None:  # elsewhere they are found as attempts
             for entry_id in lost.ids():
                 remove_tree(self._rows / name_of(entry_id))
@@ -241,7 +248,7 @@ class StagingArea:
         """Yield the names of lost attempts whose Spark jobs may still run, and their sessions; each
         only once, if the caller takes the next.
         """
-        lost = LostAttempts(self._folder / ledger_id)
+        lost = OrphanMarkers(self._folder / ledger_id)
         for entry_id, session in lost.jobs():
             yield name_of(entry_id), session
             if self._rows is None:

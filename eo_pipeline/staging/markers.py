@@ -20,7 +20,7 @@ from eo_pipeline.ledger.entry import EntryId, LedgerEntry
 from eo_pipeline.storage.paths import (
     Place,
     folders_in,
-    names_of_what_is_in,
+    nonempty_names,
     remove_all,
     write_atomically,
 )
@@ -38,7 +38,7 @@ def entry_ids_in(folder: Place) -> list[EntryId]:
     """The entries that something in ``folder`` is named after, sorted; none if there is no such
     folder. Other names are passed over.
     """
-    parts = [name.partition("-") for name in names_of_what_is_in(folder)]
+    parts = [name.partition("-") for name in nonempty_names(folder)]
     return sorted(
         EntryId(int(version), transaction_id)
         for version, dash, transaction_id in parts
@@ -59,7 +59,7 @@ _FOLDER = "_witness"
 
 
 @dataclass(frozen=True)
-class Witness:
+class CommitReceipt:
     """A commit of the ledger ``ledger_id``, which lived in ``sink``, with the entry's content; each
     None if an earlier release saw it.
     """
@@ -79,7 +79,7 @@ class Witnesses:
     folder: Place
     sink: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, ledger_id: str | None) -> list[Witness]:
+    def of(self, ledger_id: str | None) -> list[CommitReceipt]:
         """The commits that the ledger ``ledger_id`` (None: there is none in the sink) must still
         hold, oldest first: its own; those of any ledger that lived in this very place; and those
         of an earlier release, which did not say whose they were.
@@ -90,7 +90,7 @@ class Witnesses:
             if witness.ledger_id in (None, ledger_id) or witness.sink == self.sink
         ]
 
-    def all(self) -> list[Witness]:
+    def all(self) -> list[CommitReceipt]:
         """Return the receipts of every ledger, oldest version first."""
         return sorted(self._read(), key=lambda witness: witness.id)
 
@@ -111,12 +111,12 @@ class Witnesses:
             # not flushed: after a power cut its name may be all there is, which is alarm enough
             write_atomically(path, json.dumps(receipt), flushed=False)
         # of this very commit; one of another ledger has another transaction id
-        replaced = [Witness(entry.id)]
+        replaced = [CommitReceipt(entry.id)]
         if entry.parent is not None:
-            replaced += [Witness(entry.parent), Witness(entry.parent, entry.ledger_id)]
+            replaced += [CommitReceipt(entry.parent), CommitReceipt(entry.parent, entry.ledger_id)]
         self.forget(replaced)
 
-    def forget(self, witnesses: Iterable[Witness]) -> None:
+    def forget(self, witnesses: Iterable[CommitReceipt]) -> None:
         """Remove these and no others."""
         remove_all(self._path(w.id, w.ledger_id) for w in witnesses)
 
@@ -124,7 +124,7 @@ class Witnesses:
         of_ledger = self.folder / ledger_id if ledger_id else self.folder
         return of_ledger / _FOLDER / name_of(entry_id)
 
-    def _read(self) -> Iterator[Witness]:
+    def _read(self) -> Iterator[CommitReceipt]:
         for ledger_id in (None, *ledger_ids_in(self.folder)):
             of_ledger = self.folder / ledger_id if ledger_id else self.folder
             for entry_id in entry_ids_in(of_ledger / _FOLDER):
@@ -133,13 +133,13 @@ class Witnesses:
                     yield _witness(entry_id, ledger_id, self._path(entry_id, ledger_id))
 
 
-def _witness(entry_id: EntryId, ledger_id: str | None, path: Place) -> Witness:
+def _witness(entry_id: EntryId, ledger_id: str | None, path: Place) -> CommitReceipt:
     """One that was cut (a full disk, a power cut) still tells that the commit was confirmed."""
     try:
         receipt = json.loads(path.read_bytes())
-        return Witness(entry_id, ledger_id, receipt["sink"], receipt["content"])
+        return CommitReceipt(entry_id, ledger_id, receipt["sink"], receipt["content"])
     except (ValueError, KeyError, TypeError):
-        return Witness(entry_id, ledger_id)
+        return CommitReceipt(entry_id, ledger_id)
 
 
 _MARKS = "_lost"
@@ -148,7 +148,7 @@ _MARKS = "_lost"
 _VERSIONS_REMEMBERED = 100
 
 
-class LostAttempts:
+class OrphanMarkers:
     """The marks in the folder of one ledger's attempts."""
 
     def __init__(self, attempts: Place) -> None:

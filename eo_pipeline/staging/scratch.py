@@ -16,7 +16,7 @@ from pathlib import Path
 from eo_pipeline.errors import SetupError
 from eo_pipeline.ledger.entry import new_transaction_id
 from eo_pipeline.staging.markers import is_dead, own
-from eo_pipeline.storage.paths import BucketPath, Place, folders_in, remove_tree
+from eo_pipeline.storage.paths import Place, RemotePath, folders_in, remove_tree
 
 #: Nothing takes that long: what is older was left by a killed process, also where no lock tells.
 ABANDONED_S = 7 * 24 * 3600.0
@@ -30,7 +30,7 @@ class Scratch:
     """
 
     folder: Path
-    shared: BucketPath | None = None
+    shared: RemotePath | None = None
 
     def seen(self, file: Path) -> Place:
         """Return the path by which Spark reads ``file`` of :attr:`folder` as it is now."""
@@ -60,7 +60,7 @@ def scratch(staging: Place) -> Iterator[Scratch]:
     Raises:
         SetupError: it cannot be made.
     """
-    if isinstance(staging, BucketPath):
+    if isinstance(staging, RemotePath):
         with tempfile.TemporaryDirectory(prefix="eo-audit-") as temporary:
             # a bucket tells no time of a folder
             shared = staging / f"{_SCRATCH}{time.time():.0f}-{new_transaction_id()}"
@@ -108,7 +108,7 @@ def _sweep(staging: Path, *, ours: Path | None) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-def _sweep_bucket(staging: BucketPath) -> None:
+def _sweep_bucket(staging: RemotePath) -> None:
     oldest = time.time() - ABANDONED_S
     for name in folders_in(staging):
         begun = name.removeprefix(_SCRATCH).partition("-")[0]

@@ -25,7 +25,7 @@ from pydantic import (
 
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.storage import azure, gcs, hdfs, object_store
-from eo_pipeline.storage.paths import Bucket, BucketPath, Place, local_folder
+from eo_pipeline.storage.paths import Bucket, Place, RemotePath, local_folder
 
 #: Hadoop's names of S3's scheme.
 _HADOOP_SCHEMES = ("s3a", "s3n")
@@ -145,12 +145,12 @@ class Storage(Settings):
             )
         self._refuse_foreign_fields(url.scheme)
         if url.scheme == hdfs.SCHEME:
-            return BucketPath(_hdfs(url.netloc, self.request_timeout), key)
+            return RemotePath(_hdfs(url.netloc, self.request_timeout), key)
         if url.scheme == azure.SCHEME:
-            return BucketPath(_azure(self, url.netloc, *self._azure_secrets(url.netloc)), key)
+            return RemotePath(_azure(self, url.netloc, *self._azure_secrets(url.netloc)), key)
         if url.scheme == gcs.SCHEME:
-            return BucketPath(_google(self, url.netloc, self._google_endpoint()), key)
-        return BucketPath(_s3(self, url.netloc, *self._endpoint_and_region()), key)
+            return RemotePath(_google(self, url.netloc, self._google_endpoint()), key)
+        return RemotePath(_s3(self, url.netloc, *self._endpoint_and_region()), key)
 
     def _refuse_foreign_fields(self, scheme: str) -> None:
         others = {name for fields in _FIELDS_OF.values() for name in fields} - {*_FIELDS_OF[scheme]}
@@ -209,7 +209,7 @@ def _hint(text: str) -> str:
 
 def _placed(value: Any, info: ValidationInfo) -> Place:
     """Validate a path; a remote one uses the connection settings of the field ``storage``."""
-    if isinstance(value, Path | BucketPath):
+    if isinstance(value, Path | RemotePath):
         return value
     if not isinstance(value, str):
         raise ValueError("is not a text")

@@ -1,6 +1,6 @@
 """Path operations for local folders and remote storage.
 
-:class:`BucketPath` has the same methods as :class:`pathlib.Path` where both can (``/``, ``name``,
+:class:`RemotePath` has the same methods as :class:`pathlib.Path` where both can (``/``, ``name``,
 ``parent``, ``exists()``, ``read_bytes()``, ``unlink()`` ...); the functions of this module take
 either. A local file is written whole or not at all, and flushed. (obstore can write local files
 too, but it does not flush them, and refuses names with control characters, which folders may
@@ -53,7 +53,7 @@ class Bucket:
         """Leave out the client: another process creates its own."""
         return {name: value for name, value in vars(self).items() if name != "store"}
 
-    def probe(self, folder: BucketPath) -> None:
+    def probe(self, folder: RemotePath) -> None:
         """Check that the store puts conditionally, and lists a file that was just put.
 
         Raises:
@@ -84,7 +84,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, order=True)
-class BucketPath:
+class RemotePath:
     """A file with this ``key``, or the folder of all files whose keys begin with it and a slash."""
 
     bucket: Bucket = field(compare=False)
@@ -97,28 +97,28 @@ class BucketPath:
     def __str__(self) -> str:
         return self.uri
 
-    def __truediv__(self, name: str) -> BucketPath:
-        return BucketPath(self.bucket, str(PurePosixPath(self.key, name)).removeprefix("./"))
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(self.bucket, str(PurePosixPath(self.key, name)).removeprefix("./"))
 
     @property
     def name(self) -> str:
         return PurePosixPath(self.key).name
 
     @property
-    def parent(self) -> BucketPath:
-        return BucketPath(self.bucket, str(PurePosixPath(self.key).parent))
+    def parent(self) -> RemotePath:
+        return RemotePath(self.bucket, str(PurePosixPath(self.key).parent))
 
-    def with_name(self, name: str) -> BucketPath:
+    def with_name(self, name: str) -> RemotePath:
         return self.parent / name
 
-    def absolute(self) -> BucketPath:
+    def absolute(self) -> RemotePath:
         """Return itself, for the interface of :class:`pathlib.Path`."""
         return self
 
     def as_uri(self) -> str:
         return f"{self.bucket.scheme}://{self.bucket.name}/{quote(self.key)}"
 
-    def relative_to(self, other: BucketPath) -> str:
+    def relative_to(self, other: RemotePath) -> str:
         """Return the path below ``other``; raise ValueError if it is not below."""
         if other.bucket != self.bucket:
             raise ValueError(f"{self} is not below {other}")
@@ -144,10 +144,10 @@ class BucketPath:
         """List the names of its direct subfolders."""
         return sorted(self.bucket.store.names(self.key).folders)
 
-    def below(self) -> list[tuple[BucketPath, int]]:
+    def below(self) -> list[tuple[RemotePath, int]]:
         """List all files below it with their sizes in bytes, ordered by key."""
         listed = self.bucket.store.below(self.key)
-        return sorted((BucketPath(self.bucket, key), size) for key, size in listed)
+        return sorted((RemotePath(self.bucket, key), size) for key, size in listed)
 
     def size(self) -> int | None:
         """Return the bytes of the file; ``None`` if there is none."""
@@ -225,7 +225,7 @@ class BucketPath:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", str(self))
         return ObjectReader(self, size)
 
-    def copy_to(self, target: BucketPath) -> None:
+    def copy_to(self, target: RemotePath) -> None:
         """Copy the file, on the server where the store supports it."""
         self.bucket.store.copy(self.key, target.key)
 
@@ -233,7 +233,7 @@ class BucketPath:
         self.remove_all([self])
 
     @staticmethod
-    def remove_all(places: Iterable[BucketPath]) -> None:
+    def remove_all(places: Iterable[RemotePath]) -> None:
         """Remove these files of one bucket; a missing one is no error."""
         paths = list(places)
         if paths:
@@ -251,7 +251,7 @@ class BucketPath:
 class ObjectReader(io.RawIOBase):
     """Random access to a file, one request per read; the Parquet reader needs few."""
 
-    def __init__(self, path: BucketPath, size: int) -> None:
+    def __init__(self, path: RemotePath, size: int) -> None:
         super().__init__()
         self._path, self._size, self._at = path, size, 0
 
@@ -345,7 +345,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 #: Path of a file or folder, local or remote.
-Place = Path | BucketPath
+Place = Path | RemotePath
 
 
 def local_folder(text: str) -> Path | None:
@@ -365,27 +365,27 @@ class Found(NamedTuple):
 
 def names_in(folder: Place) -> list[str]:
     """List the names of files and folders in ``folder``; empty if there is no such folder."""
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         return folder.names()
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(folder)
     return []
 
 
-def names_of_what_is_in(folder: Place) -> list[str]:
+def nonempty_names(folder: Place) -> list[str]:
     """List the names in ``folder`` without the empty folders of a bucket.
 
     Some stores (SeaweedFS) list folders for minutes after they were emptied. In a bucket all files
     below ``folder`` are therefore listed.
     """
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         return sorted({relative_name(file, folder).split("/")[0] for file, _ in folder.below()})
     return names_in(folder)
 
 
 def folders_in(folder: Place) -> list[str]:
     """List the names of the folders in ``folder``; empty if there is no such folder."""
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         return folder.folders()
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as items:
         return [item.name for item in items if item.is_dir()]
@@ -397,7 +397,7 @@ def files_below(folder: Place) -> list[Found]:
 
     A bucket takes one listing. Files deleted meanwhile are left out.
     """
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         return [Found(path, size) for path, size in folder.below()]
     sizes = {path: size_of(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     return [Found(path, size) for path, size in sizes.items() if size is not None]
@@ -405,7 +405,7 @@ def files_below(folder: Place) -> list[Found]:
 
 def size_of(path: Place) -> int | None:
     """Return the bytes of a file; ``None`` if it does not exist."""
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         return path.size()
     try:
         return path.stat().st_size
@@ -421,7 +421,7 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
     A bucket is listed, in a few requests for thousands of files; the result then holds all files
     below ``folder``.
     """
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         return {relative_name(file, folder): size for file, size in folder.below()}
     sizes = {name: size_of(folder / name) for name in names}
     return {name: size for name, size in sizes.items() if size is not None}
@@ -429,7 +429,7 @@ def sizes_of(folder: Place, names: Iterable[str]) -> dict[str, int]:
 
 def modified_at(path: Place) -> float | None:
     """Return the modification time in seconds since 1970; ``None`` if there is no file."""
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         return path.modified_at()
     try:
         return path.stat().st_mtime
@@ -437,10 +437,10 @@ def modified_at(path: Place) -> float | None:
         return None
 
 
-def identity_of(path: Place) -> tuple[object, ...] | None:
+def fingerprint(path: Place) -> tuple[object, ...] | None:
     """Return a fingerprint that a replacement does not share; ``None`` if it is unreadable."""
     try:
-        if isinstance(path, BucketPath):
+        if isinstance(path, RemotePath):
             return path.identity()
         status = path.stat()
     except OSError:
@@ -456,7 +456,7 @@ def relative_name(path: Place, folder: Place) -> str:
     """
     if isinstance(path, Path) and isinstance(folder, Path):
         return path.relative_to(folder).as_posix()
-    if isinstance(path, BucketPath) and isinstance(folder, BucketPath):
+    if isinstance(path, RemotePath) and isinstance(folder, RemotePath):
         return path.relative_to(folder)
     raise ValueError(f"{path} is not below {folder}")
 
@@ -476,7 +476,7 @@ def probe(folder: Place) -> None:
     Raises:
         OSError: they cannot (permission, disk full, no such bucket).
     """
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         folder.bucket.probe(folder)
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -499,7 +499,7 @@ def write_new(path: Place, text: str) -> None:
     Raises:
         FileExistsError: there is one.
     """
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         path.put_new(text.encode())
     else:
         create_file(path, text)
@@ -509,7 +509,7 @@ def write_atomically(path: Place, text: str, *, flushed: bool = True) -> None:
     """Create or replace the file ``path``: whole or not at all; if ``flushed``, durable when this
     returns.
     """
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         path.put(text.encode())
     elif flushed:
         replace_file(path, text)
@@ -526,7 +526,7 @@ def new_file(path: Place) -> Iterator[IO[bytes]]:
     Raises:
         FileExistsError: there is one.
     """
-    if isinstance(path, BucketPath):
+    if isinstance(path, RemotePath):
         with path.new_file() as buffer:
             yield buffer
         return
@@ -535,14 +535,14 @@ def new_file(path: Place) -> Iterator[IO[bytes]]:
     fsync(path)
 
 
-def name_too(path: Place, to: Place) -> None:
+def hard_link(path: Place, to: Place) -> None:
     """Hard-link the file ``path`` under ``to``, or put it there conditionally; durable.
 
     Raises:
         FileExistsError: another file has that name.
         FileNotFoundError: ``path`` does not exist.
     """
-    if isinstance(path, BucketPath) and isinstance(to, BucketPath):
+    if isinstance(path, RemotePath) and isinstance(to, RemotePath):
         to.put_new(path.read_bytes())
     elif isinstance(path, Path) and isinstance(to, Path):
         os.link(path, to)
@@ -551,8 +551,8 @@ def name_too(path: Place, to: Place) -> None:
 
 def move(path: Place, to: Place) -> None:
     """Rename the file ``path`` to ``to``; creates the folder, and replaces an existing file."""
-    if isinstance(path, BucketPath):
-        assert isinstance(to, BucketPath), "beside it"
+    if isinstance(path, RemotePath):
+        assert isinstance(to, RemotePath), "beside it"
         to.put(path.read_bytes())
         path.unlink()
         return
@@ -566,16 +566,16 @@ def remove_all(places: Iterable[Place]) -> None:
     """Remove these files; a missing one is no error."""
     in_buckets = []
     for path in places:
-        if isinstance(path, BucketPath):
+        if isinstance(path, RemotePath):
             in_buckets.append(path)
         else:
             path.unlink(missing_ok=True)
-    BucketPath.remove_all(in_buckets)
+    RemotePath.remove_all(in_buckets)
 
 
 def remove_tree(folder: Place) -> None:
     """Remove ``folder`` and its content; a missing folder is no error."""
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         folder.remove_tree()
     else:
         shutil.rmtree(folder, onerror=_raise_unless_missing)
@@ -583,7 +583,7 @@ def remove_tree(folder: Place) -> None:
 
 def remove_empty_folders(folder: Place) -> None:
     """Remove the empty folders in ``folder``."""
-    if isinstance(folder, BucketPath):
+    if isinstance(folder, RemotePath):
         folder.remove_empty_folders()
         return
     for parent, names, _ in os.walk(folder, topdown=False):
@@ -594,7 +594,7 @@ def remove_empty_folders(folder: Place) -> None:
 
 def parquet_source(path: Place) -> Any:
     """Return ``path`` in a form that pyarrow reads Parquet from."""
-    return path.open() if isinstance(path, BucketPath) else path
+    return path.open() if isinstance(path, RemotePath) else path
 
 
 def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:

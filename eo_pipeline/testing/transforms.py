@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode
-from eo_pipeline.config.settings import told_as_config_error
+from eo_pipeline.config.settings import as_config_error
 from eo_pipeline.errors import BadRecordError
 from eo_pipeline.kafka.source import KafkaSource
 
@@ -56,7 +56,7 @@ def records_frame(
         "value_format": "json" if schema is not None else "raw",
         "value_schema": schema,
     }
-    with told_as_config_error("the schema"):
+    with as_config_error("the schema"):
         source = KafkaSource.model_validate(given)
     rows = [
         _row(record, topic, offset, raw=schema is None) for offset, record in enumerate(records)

@@ -21,7 +21,7 @@ from eo_pipeline import (
     UnknownCheckpointError,
 )
 from eo_pipeline.audit.report import Holes
-from eo_pipeline.batch.counting import Reading, Seen
+from eo_pipeline.batch.counting import ReadCounts, SourceCounter
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from tests.kafka.test_kafka_shapes import _count
 from tests.support.engine import Bench, Topic
@@ -332,9 +332,9 @@ def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them
     """Scenario: a run that lost its bad records on the way, as one did whose transform looked at
     its first row. Outcome: the audit says how many, and the replay it names puts it right.
     """
-    seen = Reading.seen
+    seen = SourceCounter.seen
 
-    def without_the_bad(*args: Any, **kwargs: Any) -> Seen:
+    def without_the_bad(*args: Any, **kwargs: Any) -> ReadCounts:
         found = seen(*args, **kwargs)
         return replace(found, records=found.records - found.bad, bad=0, first_bad=None)
 
@@ -343,7 +343,7 @@ def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them
     bench.topic.write_value(b"not json")
     pipeline = bench.pipeline(source=LENIENT)
     with monkeypatch.context() as lossy:
-        lossy.setattr(Reading, "seen", without_the_bad)
+        lossy.setattr(SourceCounter, "seen", without_the_bad)
         pipeline.run()
     report = audited(pipeline)
     assert found(report) == {FindingKind.MISCOUNTED: 2}

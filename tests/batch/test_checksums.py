@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eo_pipeline import Pipeline
-from eo_pipeline.batch.counting import Reading
+from eo_pipeline.batch.counting import SourceCounter
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.spark import JARS_VARIABLE
@@ -124,7 +124,7 @@ def test_it_costs_no_read_and_no_job_of_its_own(
 ) -> None:
     """Another record, another checksum; and the same rows again are the same checksum again."""
     second = list[str]()
-    monkeypatch.setattr(Reading, "_counted_again", lambda _: second.append("read"))
+    monkeypatch.setattr(SourceCounter, "_counted_again", lambda _: second.append("read"))
     bench.topic.write(20, partitions=range(4))
     pipeline = Pipeline.from_config(settings(bench, tmp_path / "one", "as_it_is", 0))
     first = pipeline.run().head

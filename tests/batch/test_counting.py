@@ -18,7 +18,13 @@ import pyarrow as pa
 import pytest
 
 from eo_pipeline.batch import stage
-from eo_pipeline.batch.counting import Reading, Result, Seen, are_whole, refuse_other_rows
+from eo_pipeline.batch.counting import (
+    ReadCounts,
+    RowCounter,
+    SourceCounter,
+    are_whole,
+    refuse_other_rows,
+)
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
@@ -185,13 +191,13 @@ def test_so_it_is_on_a_classic_session(
 def test_records_are_read_once_if_they_prove_complete_or_take_a_plain_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, transform: str | None, write: Any
 ) -> None:
-    second, again = list[str](), Reading._counted_again
+    second, again = list[str](), SourceCounter._counted_again
 
-    def spied(reading: Reading) -> Any:
+    def spied(reading: SourceCounter) -> Any:
         second.append("read")
         return again(reading)
 
-    monkeypatch.setattr(Reading, "_counted_again", spied)
+    monkeypatch.setattr(SourceCounter, "_counted_again", spied)
     # a Connect server with much else to do may not say what it counted: a second read, no error
     for run in range(1, 4):
         write(bench)
@@ -208,12 +214,12 @@ def test_a_job_that_does_not_say_what_it_made_is_run_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, silent: int
 ) -> None:
     """As a Spark Connect server may, that has much else to do; and never are such rows staged."""
-    was_counted, silences = Result.was_counted, iter(range(silent))
+    was_counted, silences = RowCounter.was_counted, iter(range(silent))
 
-    def sometimes(result: Result) -> bool:
+    def sometimes(result: RowCounter) -> bool:
         return was_counted(result) if next(silences, None) is None else False
 
-    monkeypatch.setattr(Result, "was_counted", sometimes)
+    monkeypatch.setattr(RowCounter, "was_counted", sometimes)
     bench.topic.write(20)
     pipeline = bench.pipeline(transform="tests.runs.transforms:as_it_is")
     if silent == stage.STAGING_TRIES:
@@ -229,13 +235,13 @@ def test_a_job_that_does_not_say_what_it_made_is_run_again(
 def test_what_does_not_add_up_is_refused_with_the_numbers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    believed = Reading._believed
+    believed = SourceCounter._believed
 
-    def one_good_less(self: Reading, result: Any) -> Any:
+    def one_good_less(self: SourceCounter, result: Any) -> Any:
         found = believed(self, result)
         return {**found, "good": found["good"] - 1} if found else None
 
-    monkeypatch.setattr(Reading, "_believed", one_good_less)
+    monkeypatch.setattr(SourceCounter, "_believed", one_good_less)
     write_records(bench)
     with pytest.raises(SparkJobError, match=r"25 records .* 19 are good, 3 bad and 2"):
         bench.pipeline(**settings(bench, None)).run()
@@ -283,11 +289,13 @@ def test_ranges_that_were_not_read_whole_do_not(wrong: list[tuple[str, int, int]
 def test_records_that_are_neither_good_nor_bad_nor_skipped_stop_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = (each.name for each in fields(Seen) if each.name not in ("unknown_fields", "metrics"))
+    names = (
+        each.name for each in fields(ReadCounts) if each.name not in ("unknown_fields", "metrics")
+    )
     shown = dict.fromkeys(f"unknown_{which}" for which in ("longest", "first", "last", "chance"))
     counted = {**dict.fromkeys(names, 0), **shown, "records": 25, "good": 20, "bad": 3}
-    monkeypatch.setattr(Reading, "_believed", lambda *_: counted)
-    reading, result = object.__new__(Reading), cast(Any, None)
+    monkeypatch.setattr(SourceCounter, "_believed", lambda *_: counted)
+    reading, result = object.__new__(SourceCounter), cast(Any, None)
     with pytest.raises(SparkJobError, match=r"25 records .* 20 are good, 3 bad and 0 skipped"):
         reading.seen(result)
     counted["skipped"] = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eo_pipeline.batch.entry_cache import Entries
+from eo_pipeline.batch.entry_cache import EntryCache
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import ReadWith
 from eo_pipeline.testing import child_of, first_entry
@@ -28,7 +28,7 @@ def test_of_what_was_gathered_the_ledger_is_not_asked_again_nor_of_what_is_only_
         asked.append(version)
         return in_the_ledger[version] if version < len(in_the_ledger) else None
 
-    entries = Entries(ask)
+    entries = EntryCache(ask)
     entries.gather(promised)
     assert sorted(asked) == [1, 2]
     asked.clear()

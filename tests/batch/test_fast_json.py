@@ -177,7 +177,7 @@ def judged(decoded: Decoded) -> tuple[list[str], dict[int, str], list[Row]]:
 
 
 def counted(decoded: Decoded) -> list[Row]:
-    return decoded.flowing.agg(*decoded.metrics()).collect()
+    return decoded.trimmed.agg(*decoded.metrics()).collect()
 
 
 def test_ordinary_values_of_each_type_are_read(spark: SparkSession) -> None:
@@ -199,9 +199,9 @@ def test_reading_and_judging_are_one_step_of_sparks_plan(spark: SparkSession) ->
     """from_json in the plan is three: Spark generates no code for a step that has it."""
     frame = kafka_frame(spark, [b"{}"]).coalesce(1)  # else the optimizer reads it by itself
     plans = [
-        spark.sql("EXPLAIN SELECT * FROM {rows}", rows=decoded.flowing).collect()[0][0]
+        spark.sql("EXPLAIN SELECT * FROM {rows}", rows=decoded.trimmed).collect()[0][0]
         for has in (True, False)
-        for decoded in [decode(frame, a_source("v BIGINT"), has_ordinary=has)]
+        for decoded in [decode(frame, a_source("v BIGINT"), has_fast_json=has)]
     ]
     assert ["from_json(" in plan for plan in plans] == [False, True]
     assert ["OrdinaryJson" in plan for plan in plans] == [True, False]
@@ -223,11 +223,11 @@ def test_fields_that_the_schema_does_not_name_are_passed_over_and_told(spark: Sp
     for policy in ("ignore", "fail"):
         source = a_source("v BIGINT", unknown_fields=policy)
         with_it, without = (
-            judged(decode(frame, source, has_ordinary=has)) for has in (True, False)
+            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
         )
         assert with_it == without
         assert sorted(with_it[1]) == ([0, 2] if policy == "fail" else [])
-    row = counted(decode(frame, a_source("v BIGINT"), has_ordinary=True))[0]
+    row = counted(decode(frame, a_source("v BIGINT"), has_fast_json=True))[0]
     assert (row.unknown, json.loads(row.unknown_last)) == (2, ["new", "é"])
 
 
@@ -240,7 +240,7 @@ def test_names_of_fields_may_hold_anything(spark: SparkSession) -> None:
 def test_an_ordinary_record_whose_rows_the_sink_refuses_is_shown_as_it_is(
     spark: SparkSession,
 ) -> None:
-    decoded = decode(kafka_frame(spark, [b'{"v": 1}']), a_source("v BIGINT"), has_ordinary=True)
+    decoded = decode(kafka_frame(spark, [b'{"v": 1}']), a_source("v BIGINT"), has_fast_json=True)
     refused = {"topic": "t", "partition": 0, "offset": 0, "error": "too large"}
     [row] = counted(decoded.marked([refused]))
     assert json.loads(row.first_bad) == {**refused, "value": '{"v": 1}'}
@@ -252,7 +252,7 @@ def test_both_ways_judge_the_same_of_each_case(spark: SparkSession) -> None:
         values = [f'{{"v": {value}}}'.encode() for _, value in same]
         frame, source = kafka_frame(spark, values), a_source(f"v {kind}")
         with_it, without = (
-            judged(decode(frame, source, has_ordinary=has)) for has in (True, False)
+            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
         )
         assert with_it == without, kind
 
@@ -264,7 +264,7 @@ def test_records_by_chance_are_judged_the_same_both_ways(spark: SparkSession, se
     policy = "ignore" if seed == 1 else "fail"
     source = a_source(WIDE, tombstones="skip" if seed == 1 else "bad", unknown_fields=policy)
     frame = kafka_frame(spark, values).persist()
-    with_it, without = (judged(decode(frame, source, has_ordinary=has)) for has in (True, False))
+    with_it, without = (judged(decode(frame, source, has_fast_json=has)) for has in (True, False))
     assert with_it[1] == without[1]
     assert with_it[0] == without[0]
     assert with_it[2] == without[2]

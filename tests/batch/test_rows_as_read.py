@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.counting import Reading, Result
+from eo_pipeline.batch.counting import RowCounter, SourceCounter
 from eo_pipeline.batch.decode import decode
 from eo_pipeline.batch.stage import Stager, Transform
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -49,9 +49,9 @@ def test_records_and_rows_are_counted_by_one_step(spark: SparkSession) -> None:
         b'{"id": 3, "more": 1, "more": 2}',
         b'{"name": "of nobody"}',
     ]
-    reading = Reading(decode(kafka_frame(spark, values), source), [], transformed=False)
+    reading = SourceCounter(decode(kafka_frame(spark, values), source), [], transformed=False)
     assert reading.rows is not None
-    result = Result(reading.rows, lambda rows: rows.drop("_kafka"), names=1)
+    result = RowCounter(reading.rows, lambda rows: rows.drop("_kafka"), names=1)
     assert explained(result.frame).count("CollectMetrics") == 1
     table = result.frame.toArrow().to_pylist()
     assert [(row["id"], row["_unknown_fields"]) for row in table] == [
@@ -81,9 +81,9 @@ def test_so_they_are_whatever_the_format_of_value_and_key(
 ) -> None:
     values = [b'{"id": 1}', None, b"x", b"\x02a"]
     decoded = decode(kafka_frame(spark, values), a_source(**settings))
-    reading = Reading(decoded, [], transformed=False)
+    reading = SourceCounter(decoded, [], transformed=False)
     assert reading.rows is not None
-    result = Result(reading.rows, lambda kept: kept.drop("_kafka"), names=1)
+    result = RowCounter(reading.rows, lambda kept: kept.drop("_kafka"), names=1)
     assert result.frame.toArrow().num_rows == rows
     assert result.was_counted()
     seen = reading.seen(result)

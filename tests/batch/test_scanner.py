@@ -23,7 +23,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import spark_home
-from eo_pipeline.spark.native_jar import ordinary_jar
+from eo_pipeline.spark.native_jar import compiled_jar
 from tests.batch.frames import kafka_frame
 from tests.batch.test_fast_json import LEFT, LEFT_WHOLE, READ, WIDE, a_source, judged, records
 
@@ -179,7 +179,7 @@ def java() -> Iterator[JavaGateway]:
     [gateway_jar] = jars.glob("py4j-*.jar")
     port, token = launch_gateway(
         jarpath=str(gateway_jar),
-        classpath=f"{ordinary_jar()}:{jars}/*",
+        classpath=f"{compiled_jar()}:{jars}/*",
         javaopts=["--add-opens=java.base/java.nio=ALL-UNNAMED", "-XX:+UseSerialGC"],
         java_path=str(find_java().command),
         die_on_exit=True,
@@ -381,7 +381,7 @@ def test_a_record_spoiled_anywhere_is_judged_as_by_sparks_reader(spark: SparkSes
         frame = kafka_frame(spark, some).persist()
         source = a_source(schema, unknown_fields="fail")
         with_it, without = (
-            judged(decode(frame, source, has_ordinary=has)) for has in (True, False)
+            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
         )
         assert with_it == without
 

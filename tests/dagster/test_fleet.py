@@ -24,7 +24,7 @@ from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Fleet
 from eo_pipeline.dagster.topics import lag_check
 from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.errors import EoPipelineError
-from eo_pipeline.kafka.admin import KafkaAdmin, ManyAdmin
+from eo_pipeline.kafka.admin import KafkaAdmin, SharedKafkaAdmin
 from eo_pipeline.ledger.entry import EntryId, new_transaction_id
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.postgres.connection import PostgresStore
@@ -126,7 +126,7 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Kafka and PostgreSQL are asked from here on: looks, and connections."""
     asked: list[str] = []
     for where, name, what in (
-        (ManyAdmin, "clusters", "a look for all"),
+        (SharedKafkaAdmin, "clusters", "a look for all"),
         (KafkaAdmin, "cluster", "a look for one"),
         (PostgresStore, "connect", "a connection"),
     ):

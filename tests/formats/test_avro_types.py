@@ -21,7 +21,7 @@ from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SetupError
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.spark import SparkSettings, job_error
 from tests.batch.frames import kafka_frame
@@ -89,12 +89,12 @@ def decoded(
     spark: SparkSession,
     schema: str,
     values: Sequence[bytes | None],
-    schemas: WireSchemas | None = None,
+    schemas: WriterSchemas | None = None,
 ) -> Decoded:
     source = KafkaSource(
         bootstrap_servers="h:1", topics=("t",), value_format="avro", value_schema=schema
     )
-    return decode(kafka_frame(spark, values), source, ReadBy(schemas))
+    return decode(kafka_frame(spark, values), source, ReadSchemas(schemas))
 
 
 def plain(value: Any) -> Any:
@@ -160,7 +160,7 @@ STRICT = record(("id", "long"), ("must", "string"))
 
 
 def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -> None:
-    schemas = WireSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
+    schemas = WriterSchemas("2", ("2", "1", "3"), {"1": OLD, "2": NEW, "3": STRICT})
     values = [
         b"\0\0\0\0\1" + serialized(OLD, {"id": 1, "name": "one", "gone": 1}),
         b"\0\0\0\0\2" + serialized(NEW, {"id": 2**40, "name": None, "size": "S"}),
@@ -174,13 +174,13 @@ def test_each_writer_is_resolved_into_the_readers_columns(spark: SparkSession) -
         {"id": 2**40, "name": None, "size": "S"},
         {"id": 3, "name": None, "size": "L"},
     ]
-    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert seen["unknown"] == 2
     read = schemas.read_with(seen, {"1": None})
     assert read is not None
     assert set(read.writers) == {"1", "2", "3"}
     assert read.texts == {"2": NEW, "3": STRICT}
-    backwards = WireSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
+    backwards = WriterSchemas("3", ("3", "1"), {"1": OLD, "3": STRICT})
     letters = decoded(spark, STRICT, values[:1], backwards).dead_letters(1).toArrow().to_pylist()
     reason = "cannot be read as schema 3: schema 1; they differ: no field must"
     assert letters[0]["error"].endswith(reason)
@@ -197,7 +197,7 @@ def test_ten_bytes_do_not_hold_any_number_of_items(spark: SparkSession) -> None:
         b"\0\0\0\0\2\x0e",
         b"\0\0\0\0\3\x0e\2\0" + b"\xfe" * 8 + b"\x7f\0\0",
     ]
-    both = decoded(spark, bombs["2"], values, WireSchemas("2", tuple(bombs), bombs))
+    both = decoded(spark, bombs["2"], values, WriterSchemas("2", tuple(bombs), bombs))
     letters = {row["offset"]: row["error"] for row in both.dead_letters(1).toArrow().to_pylist()}
     assert letters.keys() == {0, 2}
     assert letters[0].endswith("schema 1; they differ: array nothings whose items take no bytes")
@@ -231,11 +231,11 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
     ]
     good, bad = [], []
     for reader in (lenient, strict):
-        schemas = WireSchemas("2", ("2", "1"), {"1": writer, "2": reader})
+        schemas = WriterSchemas("2", ("2", "1"), {"1": writer, "2": reader})
         both = decoded(spark, reader, values, schemas)
         rows = both.good(both.all).orderBy("_kafka.offset").drop("_kafka").toArrow().to_pylist()
         good.append([tuple(row.values()) for row in rows])
-        seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+        seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
         assert seen["unknown"] == 0
         bad.append(seen["bad"])
     assert good == [[(0.0, "S", "S"), (1.0, "XL", "L")], [(0.0, "S", "S")]]
@@ -244,13 +244,13 @@ def test_avros_own_rules_hold(spark: SparkSession) -> None:
 
 def test_seventy_writers_are_told_apart(spark: SparkSession) -> None:
     texts = {str(n): record(("id", "long"), (f"f{n}", "long", n)) for n in range(70)}
-    schemas = WireSchemas("0", tuple(texts), texts)
+    schemas = WriterSchemas("0", tuple(texts), texts)
     values = [
         bytes([0, 0, 0, 0, n]) + serialized(texts[str(n)], {"id": n, f"f{n}": n})
         for n in (1, 59, 60, 69)
     ]
     both = decoded(spark, texts["0"], values, schemas)
-    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     read = schemas.read_with(seen, {})
     assert read is not None
     assert read.writers == ("1", "59", "60", "69")
@@ -273,9 +273,9 @@ def test_of_twenty_writers_whole_steps_are_compiled(spark: SparkSession) -> None
     source = KafkaSource(
         bootstrap_servers="b:1", topics=["t"], value_format="avro", value_schema=texts["20"]
     )
-    both = decode(frame, source, ReadBy(WireSchemas("20", tuple(texts), texts)))
+    both = decode(frame, source, ReadSchemas(WriterSchemas("20", tuple(texts), texts)))
     plans = {
-        how: str(spark.sql(f"EXPLAIN {how} SELECT * FROM {{rows}}", rows=both.flowing).collect())
+        how: str(spark.sql(f"EXPLAIN {how} SELECT * FROM {{rows}}", rows=both.trimmed).collect())
         for how in ("", "CODEGEN")
     }
     steps = re.findall(r"(\*\(\d+\) )?Project \[", plans[""])

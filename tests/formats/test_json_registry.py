@@ -21,7 +21,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.json_schema import JsonSchema
 from eo_pipeline.formats.registry import Registry
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.testing.transforms import _KAFKA_COLUMNS
@@ -198,7 +198,7 @@ def test_every_row_of_the_page_is_what_json_holds(spark: SparkSession) -> None:
     for row, (name, _, _) in zip(TABLE, VALUES, strict=True):
         assert name in row
     values = {f"f{i}": value for i, (_, value, _) in enumerate(VALUES)}
-    schemas = WireSchemas("7", ("7",), {"7": schema(**rows)}, type="JSON")
+    schemas = WriterSchemas("7", ("7",), {"7": schema(**rows)}, type="JSON")
     source = KafkaSource(
         bootstrap_servers="h:1",
         topics=("t",),
@@ -208,7 +208,7 @@ def test_every_row_of_the_page_is_what_json_holds(spark: SparkSession) -> None:
     value = struct.pack(">bI", 0, 7) + json.dumps(values).encode()
     now = datetime(2026, 1, 1, tzinfo=UTC)
     frame = spark.createDataFrame([(None, value, "t", 0, 0, now, 0, None)], _KAFKA_COLUMNS)
-    both = decode(frame, source, ReadBy(schemas))
+    both = decode(frame, source, ReadSchemas(schemas))
     assert both.dead_letters(1).toArrow().to_pylist() == []
     good = both.good(both.all).drop("_kafka")
     assert [f.dataType.simpleString() for f in good.schema] == list(TABLE.values())

@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.schemas import SchemaBook
+from eo_pipeline.batch.schemas import SchemaResolver
 from eo_pipeline.batch.unknown_fields import shown
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.schema_diff import ChangeKind, Policy
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation, new_transaction_id
 from eo_pipeline.spark import SparkSettings
@@ -114,10 +114,10 @@ class World:
         payload: bytes = serialize(value, SerializationContext("t", MessageField.VALUE))
         return payload
 
-    def next_schemas(self) -> WireSchemas:
+    def next_schemas(self) -> WriterSchemas:
         """Return the schemas of the next checkpoint, and put them into the ledger."""
         assert self.source.registry is not None
-        book = SchemaBook("p", self.source, self.source.registry, self.entries.__getitem__)
+        book = SchemaResolver("p", self.source, self.source.registry, self.entries.__getitem__)
         entry = self.entries[-1].child(Operation.FORWARD, "r", {})
         schemas = book.of(entry)
         seen = {"_eo_value_writers_0": (1 << len(schemas.writers)) - 1}
@@ -139,10 +139,10 @@ def client(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> S
 
 
 def read(
-    spark: SparkSession, world: World, schemas: WireSchemas, values: list[bytes]
+    spark: SparkSession, world: World, schemas: WriterSchemas, values: list[bytes]
 ) -> tuple[dict[int, dict[str, Any]], list[str]]:
     """The good rows by their numbers, and what is wrong with the others."""
-    both = decode(kafka_frame(spark, values), world.source, ReadBy(schemas))
+    both = decode(kafka_frame(spark, values), world.source, ReadSchemas(schemas))
     good = both.good(both.all).drop("_kafka").select(F.to_json(F.struct("*")), F.lit(True))
     texts = good.union(both.dead_letters(1).select("error", F.lit(False))).collect()
     rows = [json.loads(text) for text, is_good in texts if is_good]
@@ -199,8 +199,8 @@ def test_a_record_that_needs_a_change_is_what_policy_makes_of_it(
     assert rows[2].get("x") == change.fits
     assert json.loads(rows[2]["_unknown_fields"]) == {"x": change.new}
     # a field that is left out, and a value that its column cannot hold
-    both = decode(kafka_frame(spark, values), world.source, ReadBy(schemas))
-    counted = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    both = decode(kafka_frame(spark, values), world.source, ReadSchemas(schemas))
+    counted = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert counted["unknown"] == 1
     assert [name.partition(".")[0] for name in shown(counted)] in (["x"], ["x", "x"])
 

@@ -17,7 +17,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.formats.schema_diff import ChangeKind, Policy, changes
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.schemas import made_key
 from eo_pipeline.spark import SparkSettings
@@ -123,9 +123,9 @@ def read_by_policy(
     held = {key: KIND.self_contained(text, {}) for key, text in texts.items()}
     setting = SETTING.validate_python(policy)
     decided = setting.decide(changes(KIND.shape_of(held["1"]), KIND.shape_of(held["2"])))
-    evolved = KIND.partly(held["1"], held["2"], decided.as_before)
+    evolved = KIND.evolve_except(held["1"], held["2"], decided.as_before)
     reader = made_key("2", evolved) if decided.as_before else "2"
-    schemas = WireSchemas(
+    schemas = WriterSchemas(
         *(reader, ("1", "2"), {reader: evolved, **held}, (), "PROTOBUF", "Row"),
         quarantined=decided.quarantined,
     )
@@ -139,7 +139,7 @@ def read_by_policy(
             "schema_changes": policy,
         }
     )
-    return decode(kafka_frame(spark, values), source, ReadBy(schemas))
+    return decode(kafka_frame(spark, values), source, ReadSchemas(schemas))
 
 
 def written(texts: dict[str, str], key: str, **values: Any) -> bytes:
@@ -239,7 +239,7 @@ def test_of_one_change_within_many_each_value_goes_where_it_fits(spark: SparkSes
         {"new": [place, {"lat": 0}], "q": {"lat": 1}},
         None,
     ]
-    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert (seen["good"], seen["unknown"], seen["unknown_first"]) == (4, 2, '["new","q"]')
 
 
@@ -272,7 +272,7 @@ def test_a_number_that_two_columns_need_is_told() -> None:
         KIND.self_contained(proto(fields), {}) for fields in ("string a = 2;", "int32 b = 2;")
     )
     with pytest.raises(ValueError, match="the number 2 of a and b"):
-        KIND.partly(before, now, {"a"})
+        KIND.evolve_except(before, now, {"a"})
 
 
 BEFORE = proto("int32 q = 2; Size size = 3; P at = 4;", "message P { int32 lat = 1; }")

@@ -18,7 +18,7 @@ from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.formats.protobuf import Protobuf
-from eo_pipeline.formats.wire_format import ReadBy, WireSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.spark import SparkSettings, job_error
 from tests.batch.frames import kafka_frame
@@ -81,7 +81,7 @@ def decoded(
     spark: SparkSession,
     schema: str,
     values: Sequence[bytes | None],
-    schemas: WireSchemas | None,
+    schemas: WriterSchemas | None,
     **settings: Any,
 ) -> Decoded:
     source = KafkaSource(
@@ -92,7 +92,7 @@ def decoded(
         message="Row",
         **settings,
     )
-    return decode(kafka_frame(spark, values), source, ReadBy(schemas))
+    return decode(kafka_frame(spark, values), source, ReadSchemas(schemas))
 
 
 def good_rows(both: Decoded) -> list[dict[str, Any]]:
@@ -195,7 +195,7 @@ def test_what_google_refuses_is_bad_and_what_it_takes_is_what_it_takes(spark: Sp
         {**empty, "many": [1, 2, 3]},
         {**empty, "p": {"lat": 0.0}},
     ]
-    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert (seen["good"], seen["bad"], seen["unknown"]) == (6, 5, 1)
     strict = decoded(spark, schema, values, None, unknown_fields="fail")
     assert bad_records(strict)[10] == "it has fields that the schema does not name: #15, p.#2"
@@ -232,7 +232,7 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
     compatible = OLD.replace("int64 other = 5;", "")
     texts = {"1": OLD, "2": NEW, "3": compatible, "4": 'syntax = "proto3"; message Else {}'}
     held = {key: KIND.self_contained(text, {}) for key, text in texts.items()}
-    schemas = WireSchemas("2", ("2", "1", "3", "4"), held, (), "PROTOBUF", "Row")
+    schemas = WriterSchemas("2", ("2", "1", "3", "4"), held, (), "PROTOBUF", "Row")
     place = {"lat": 1.0}
 
     def written(key: str, **values: Any) -> bytes:
@@ -253,7 +253,7 @@ def test_each_writer_is_read_by_the_latest_message_or_not_at_all(spark: SparkSes
     errors = bad_records(both)
     assert "schema 1 cannot be read as schema 2: field other, number 5" in errors[0]
     assert "is not the message shop.Row, but another one of schema 4" in errors[3]
-    seen = both.flowing.agg(*both.metrics()).toArrow().to_pylist()[0]
+    seen = both.trimmed.agg(*both.metrics()).toArrow().to_pylist()[0]
     assert seen["unknown"] == 1
     assert seen["unknown_first"] == '["gone","p.lat"]'
 

@@ -23,7 +23,7 @@ from eo_pipeline.formats.schema_diff import (
     rescaled,
     unreadable,
 )
-from eo_pipeline.formats.wire_format import WireSchemas
+from eo_pipeline.formats.wire_format import WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from tests.support.registry import record
 
@@ -109,7 +109,7 @@ def test_each_kind_has_a_policy_of_its_own(
     assert decided.as_before == ({column} if policy is not Policy.EVOLVE else set())
     fields = kind in (ChangeKind.NEW_FIELD, ChangeKind.NEW_NESTED_FIELD, ChangeKind.DROPPED_FIELD)
     assert decided.quarantined == ((path,) if policy is Policy.QUARANTINE and fields else ())
-    shape = AVRO.shape_of(AVRO.partly(record(*before), record(*now), decided.as_before))
+    shape = AVRO.shape_of(AVRO.evolve_except(record(*before), record(*now), decided.as_before))
     expected = record(*now) if policy is Policy.EVOLVE else record(*before)
     assert shape.fields == AVRO.shape_of(expected).fields
 
@@ -142,10 +142,10 @@ def test_the_columns_of_a_json_schema_are_compared_alike() -> None:
         *("changed type: id from bigint to string", "dropped field: x.on (date)"),
         *("dropped field: gone (string)", "new field: new (bigint)"),
     }
-    assert kind.shape_of(kind.partly(before, now, {"id", "x", "gone", "new"})) == kind.shape_of(
-        before
-    )
-    assert kind.shape_of(kind.partly(before, now, set())) == kind.shape_of(now)
+    assert kind.shape_of(
+        kind.evolve_except(before, now, {"id", "x", "gone", "new"})
+    ) == kind.shape_of(before)
+    assert kind.shape_of(kind.evolve_except(before, now, set())) == kind.shape_of(now)
 
 
 def test_the_columns_of_a_protobuf_message_are_compared_alike() -> None:
@@ -197,7 +197,7 @@ def test_a_field_with_the_name_of_the_column_of_what_is_rescued_is_refused() -> 
         }
     )
     with pytest.raises(ConfigError, match="has a field of that name"):
-        _with_policy(WireSchemas.single(text), source)
+        _with_policy(WriterSchemas.single(text), source)
 
 
 def test_one_word_is_for_all_kinds() -> None:
@@ -221,7 +221,7 @@ def test_the_strictest_of_a_columns_changes_decides_and_other_columns_go_their_w
         "z": Policy.QUARANTINE,
         "id": Policy.EVOLVE,
     }
-    evolved = AVRO.partly(record(*before), record(*now), decided.as_before)
+    evolved = AVRO.evolve_except(record(*before), record(*now), decided.as_before)
     assert AVRO.shape_of(evolved) == AVRO.shape_of(
         record(("x", OLD), ("y", "long"), ("z", "int"), ID)
     )
@@ -233,7 +233,7 @@ def test_a_type_of_one_name_that_two_columns_need_in_two_forms_is_told() -> None
         record(("x", NEW), ("y", "Place")),
     )
     with pytest.raises(ValueError, match=r"shop\.Place"):
-        AVRO.partly(before, now, {"x"})
+        AVRO.evolve_except(before, now, {"x"})
 
 
 def test_a_type_that_is_defined_in_a_field_that_goes_is_defined_where_it_is_met_next() -> None:
@@ -241,7 +241,7 @@ def test_a_type_that_is_defined_in_a_field_that_goes_is_defined_where_it_is_met_
     assert AVRO.shape_of(AVRO.without(schema, {"x"})) == AVRO.shape_of(
         record(("y", OLD), ("s", enum("S")))
     )
-    evolved = json.loads(AVRO.partly(schema, record(("y", OLD)), {"s"}))
+    evolved = json.loads(AVRO.evolve_except(schema, record(("y", OLD)), {"s"}))
     assert "default" not in evolved["fields"][1]["type"]  # it would hide a symbol that is new
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eo_pipeline.kafka.partitions import Bounds, Cluster
-from eo_pipeline.kafka.planner import ASSUMED_RECORD_BYTES, Limits, fair_shares, lag, plan
+from eo_pipeline.kafka.planner import ASSUMED_RECORD_BYTES, BatchLimits, fair_shares, lag, plan
 from eo_pipeline.ledger.offsets import TopicPartition
 
 partitions = st.builds(
@@ -140,11 +140,11 @@ def test_offsets_of_topics_no_longer_subscribed_are_carried_along() -> None:
 
 
 def test_a_byte_limit_becomes_records_by_the_measured_size() -> None:
-    assert Limits(bytes=100_000).span(record_bytes=200.0) == 500
-    assert Limits(bytes=100_000).span(None) == 100_000 // ASSUMED_RECORD_BYTES
-    assert Limits(records=10, bytes=100_000).span(200.0) == 10
-    assert Limits(bytes=1).span(200.0) == 1
-    assert Limits().span(200.0) is None
+    assert BatchLimits(bytes=100_000).span(record_bytes=200.0) == 500
+    assert BatchLimits(bytes=100_000).span(None) == 100_000 // ASSUMED_RECORD_BYTES
+    assert BatchLimits(records=10, bytes=100_000).span(200.0) == 10
+    assert BatchLimits(bytes=1).span(200.0) == 1
+    assert BatchLimits().span(200.0) is None
 
 
 def test_ten_thousand_partitions_are_planned_in_well_under_a_second() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from eo_pipeline.kafka.admin import KafkaAdmin
-from eo_pipeline.kafka.diagnostics import AskedClient
+from eo_pipeline.kafka.diagnostics import DiagnosingAdminClient
 from tests.support.engine import Bench
 
 
@@ -22,7 +22,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for kind, name in (
         (AdminClient, "describe_topics"),
         (AdminClient, "list_offsets"),
-        (AskedClient, "wait_for"),
+        (DiagnosingAdminClient, "wait_for"),
     ):
         monkeypatch.setattr(kind, name, _noted(getattr(kind, name), name, seen))
     return seen

@@ -89,8 +89,8 @@ MUTANTS = (
         "lost-reply-is-unknown",
         "An error of the commit itself leaves the outcome unknown: it is no refusal.",
         "eo_pipeline/sinks/session.py",
-        "            with self._told_as(partial(self._unknown, entry)):\n",
-        "            with self._told_as(self.explain):\n",
+        "            with self._translating(partial(self._unknown, entry)):\n",
+        "            with self._translating(self.explain):\n",
         (
             f"{_STEPS}::"
             "test_what_failed_before_the_commit_left_nothing_and_of_the_commit_itself_nobody_knows",

@@ -24,7 +24,7 @@ from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.partitions import Bounds, Cluster
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
-from eo_pipeline.runs.checkpoint import Steps
+from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.runs.transaction import SinkTransaction, TransactionState
 from eo_pipeline.sinks.console import ConsoleSink
@@ -43,14 +43,14 @@ ERRORS = [
 ]
 
 
-def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> Steps:
+def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> RunContext:
     class Staging(Stager):
         def stage(self, *_: object) -> Any:
             stage()
 
     source = KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw")
     sink = ConsoleSink(ledger=folder)
-    made = Steps(
+    made = RunContext(
         pipeline=START.pipeline,
         source=source,
         sink=sink,
@@ -107,7 +107,7 @@ def test_a_ledger_that_cannot_be_asked_then_hides_nothing(tmp_path: Path) -> Non
         checkpoint(steps(ledger, tmp_path, fail))
 
 
-def checkpoint(run: Steps) -> LedgerEntry:
+def checkpoint(run: RunContext) -> LedgerEntry:
     entry = replace(child_of(START), counts=Counts())
     return run.checkpoint(START, entry, Cluster({}, {}), Counts())
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from eo_pipeline.batch.counting import Seen
+from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.errors import BadRecordError
 from eo_pipeline.kafka.source import KafkaSource
@@ -34,7 +34,7 @@ def refused(bad: int, **policy: Any) -> str:
     """What stops a run that has seen so many bad records; empty if they are set aside."""
     common = {"bootstrap_servers": "h:1", "topics": ("t",), "value_format": "raw"}
     source = KafkaSource.model_validate({**common, **policy})
-    seen = Seen(9, 0, 0, 9 - bad, bad, 0, json.dumps(FIRST), 0, (), {})
+    seen = ReadCounts(9, 0, 0, 9 - bad, bad, 0, json.dumps(FIRST), 0, (), {})
     stager = Stager(source, ConsoleSink(), None, False)
     with suppress(LookedAtError):
         try:

@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 
-from eo_pipeline.storage.paths import BucketPath, files_below
+from eo_pipeline.storage.paths import RemotePath, files_below
 from tests.support.engine import Bench, Coordinates, Table
 from tests.support.stores import Bucket
 
@@ -70,7 +70,7 @@ class IcebergTableInABucket(DeltaTableInABucket):
 
     def _table(self) -> IcebergTable:
         place = self.bucket.storage.place(self.uri)
-        assert isinstance(place, BucketPath)
+        assert isinstance(place, RemotePath)
         catalog = load_catalog("eo", **self.catalog["properties"], **place.bucket.iceberg)
         return catalog.load_table(self.name)
 

@@ -38,7 +38,7 @@ spark = SparkSettings(warm=False).session()
 assert spark.conf.get(CATALOG_SETTING), "it was given the setting, and not the jar"
 has = has_function(spark, trial)
 source = KafkaSource(bootstrap_servers="n:1", topics=["t"], value_schema="id BIGINT")
-decoded = decode(kafka_frame(spark, [b'{"id": 7}']), source, has_ordinary=has)
+decoded = decode(kafka_frame(spark, [b'{"id": 7}']), source, has_fast_json=has)
 print("FOUND", has, [row.id for row in decoded.good(decoded.all).collect()])
 """
 

@@ -20,7 +20,7 @@ from eo_pipeline.runs.checkpoint import (
     amount_of,
 )
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
-from eo_pipeline.spark.startup import C1_ALONE, C2_LATER, Amount, launched_for, work
+from eo_pipeline.spark.startup import C1_ALONE, C2_LATER, Workload, launched_for, work
 
 MEASURED = Counts(records=1_000, bytes=200_000, costs=Costs(phases_ms={"stage": 9_000}))
 
@@ -43,23 +43,23 @@ def reading(offsets: int, operation: Operation = Operation.FORWARD) -> LedgerEnt
     return replace(start.child(operation, "r", {}), ranges=ranges, target=target)
 
 
-def amount(entry: LedgerEntry, lag: int | None = 0, measured: Counts = MEASURED) -> Amount:
+def amount(entry: LedgerEntry, lag: int | None = 0, measured: Counts = MEASURED) -> Workload:
     return amount_of(entry, lag, measured, transformed=False)
 
 
-def transformed(offsets: int, measured: Counts = MEASURED) -> Amount:
+def transformed(offsets: int, measured: Counts = MEASURED) -> Workload:
     return amount_of(reading(offsets), 0, measured, transformed=True)
 
 
 @pytest.mark.parametrize(
     ("most", "that_is", "more_is"),
     [
-        (LEAST_OFFSETS, Amount.LEAST, Amount.LITTLE),
-        (LITTLE_OFFSETS, Amount.LITTLE, Amount.MUCH),
+        (LEAST_OFFSETS, Workload.TINY, Workload.SMALL),
+        (LITTLE_OFFSETS, Workload.SMALL, Workload.LARGE),
     ],
 )
 def test_few_records_are_little_and_what_waits_after_them_counts(
-    most: int, that_is: Amount, more_is: Amount
+    most: int, that_is: Workload, more_is: Workload
 ) -> None:
     entry = reading(most // 2)
     assert amount(entry, most // 2) is that_is
@@ -69,27 +69,27 @@ def test_few_records_are_little_and_what_waits_after_them_counts(
 
 @pytest.mark.parametrize(
     ("most", "that_is", "more_is"),
-    [(LEAST_BYTES, Amount.LEAST, Amount.LITTLE), (LITTLE_BYTES, Amount.LITTLE, Amount.MUCH)],
+    [(LEAST_BYTES, Workload.TINY, Workload.SMALL), (LITTLE_BYTES, Workload.SMALL, Workload.LARGE)],
 )
-def test_few_large_records_are_not(most: int, that_is: Amount, more_is: Amount) -> None:
+def test_few_large_records_are_not(most: int, that_is: Workload, more_is: Workload) -> None:
     large = replace(MEASURED, bytes=MEASURED.records * (most // 100))
     assert amount(reading(100), measured=large) is that_is
     assert amount(reading(101), measured=large) is more_is
 
 
 def test_of_a_replay_nobody_knows() -> None:
-    assert amount(reading(10, Operation.REPLAY)) is Amount.MUCH
-    assert amount(reading(10), lag=None) is Amount.MUCH
+    assert amount(reading(10, Operation.REPLAY)) is Workload.LARGE
+    assert amount(reading(10), lag=None) is Workload.LARGE
 
 
 def test_a_transform_is_little_if_it_was() -> None:
-    assert transformed(2_000) is Amount.LEAST
-    assert transformed(2_001) is Amount.MUCH, "twice as many"
-    for seconds, found in ((11, Amount.LITTLE), (31, Amount.MUCH)):
+    assert transformed(2_000) is Workload.TINY
+    assert transformed(2_001) is Workload.LARGE, "twice as many"
+    for seconds, found in ((11, Workload.SMALL), (31, Workload.LARGE)):
         slow = replace(MEASURED, costs=Costs(phases_ms={"stage": seconds * 1_000}))
         assert transformed(10, slow) is found
     for other in (replace(MEASURED, costs=None), replace(MEASURED, costs=Costs()), Counts()):
-        assert transformed(10, other) is Amount.MUCH
+        assert transformed(10, other) is Workload.LARGE
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> None:
     _process.this_process_ends()
 
 
-def options(master: str = "local[*]", amount: Amount = Amount.LITTLE) -> str:
+def options(master: str = "local[*]", amount: Workload = Workload.SMALL) -> str:
     with work(amount):
         return launched_for(master, launch_settings(master, "2g", {}), {})[JAVA_OPTIONS]
 
@@ -112,13 +112,13 @@ def test_little_work_in_a_process_that_ends_gets_the_first_compiler_alone() -> N
 
 @pytest.mark.usefixtures("ending")
 def test_more_work_there_gets_the_second_for_what_runs_very_often() -> None:
-    assert options(amount=Amount.MUCH) == f"-XX:+UseParallelGC {C2_LATER}"
+    assert options(amount=Workload.LARGE) == f"-XX:+UseParallelGC {C2_LATER}"
 
 
 @pytest.mark.usefixtures("ending")
 def test_a_users_own_options_stay_as_they_are() -> None:
     own = {JAVA_OPTIONS: "-Dsaid=this"}
-    with work(Amount.LITTLE):
+    with work(Workload.SMALL):
         settings = launched_for("local[*]", launch_settings("local[*]", "2g", own), own)
     assert settings[JAVA_OPTIONS] == "-Dsaid=this"
 
@@ -127,7 +127,7 @@ def test_a_process_that_stays_gets_both_whatever_its_first_work_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_process, "_ends", False)
-    assert options() == options(amount=Amount.MUCH) == "-XX:+UseParallelGC"
+    assert options() == options(amount=Workload.LARGE) == "-XX:+UseParallelGC"
 
 
 @pytest.mark.parametrize(

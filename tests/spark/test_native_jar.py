@@ -13,7 +13,7 @@ import pytest
 
 from eo_pipeline.spark import native_jar
 from eo_pipeline.spark.class_archive import CACHE_VARIABLE
-from eo_pipeline.spark.native_jar import ordinary_jar
+from eo_pipeline.spark.native_jar import compiled_jar
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    ordinary_jar.cache_clear()
+    compiled_jar.cache_clear()
     yield tmp_path / "cache"
-    ordinary_jar.cache_clear()
+    compiled_jar.cache_clear()
 
 
 def made() -> Path:
-    ordinary_jar.cache_clear()
-    jar = ordinary_jar()
+    compiled_jar.cache_clear()
+    jar = compiled_jar()
     assert jar is not None
     return jar
 
@@ -93,6 +93,6 @@ def test_without_what_it_takes_spark_does_without(
         monkeypatch.setattr(native_jar, "_source", lambda name: changed.get(name) or source(name))
     else:
         monkeypatch.setattr(native_jar, "_source", lambda _: "class {")
-    assert ordinary_jar() is None
+    assert compiled_jar() is None
     assert "Spark decodes all records by its own functions" in caplog.text
     assert not [*cache.rglob("*.jar")] if cache.is_dir() else os.path.isfile(cache)

@@ -13,7 +13,7 @@ import pytest
 from eo_pipeline.storage.azure import AzureBlobs
 from eo_pipeline.storage.config import Storage
 from eo_pipeline.storage.paths import (
-    BucketPath,
+    RemotePath,
     files_below,
     folders_in,
     names_in,
@@ -40,7 +40,7 @@ def test_of_many_that_are_removed_one_that_is_gone_already_keeps_none(azure: Azu
         [*pool.map(lambda place: place.put(b"?"), places)]
     places[0].unlink()
     places[280].unlink()
-    BucketPath.remove_all(places)
+    RemotePath.remove_all(places)
     assert azure.files() == set()
 
 
@@ -85,7 +85,7 @@ def test_who_has_the_wrong_key_is_told_so_and_not_shown_it(azure: AzureFolder) -
 
 @pytest.mark.parametrize("mark", ["", "?"])
 def test_a_token_lets_in_as_a_key_does_and_no_further(azure: AzureFolder, mark: str) -> None:
-    def by(permissions: str) -> BucketPath:
+    def by(permissions: str) -> RemotePath:
         token = mark + azure.server.sas_token(azure.container, permissions)
         return azure.saying(account_key=None, sas_token=token).place
 
@@ -117,7 +117,7 @@ def test_what_spark_is_told_has_secrets_under_names_that_spark_hides() -> None:
         place = Storage.model_validate({part: secret}).place(
             "abfss://lake@a00.dfs.core.windows.net/x"
         )
-        assert isinstance(place, BucketPath)
+        assert isinstance(place, RemotePath)
         named = [name for name, value in place.bucket.hadoop.items() if secret in value]
         assert len(named) == 1
         # Spark's own rule, spark.redaction.regex

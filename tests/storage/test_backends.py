@@ -18,7 +18,7 @@ import pytest
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.storage.backend import StoreUnfitError, StoreUnreachableError
 from eo_pipeline.storage.paths import (
-    BucketPath,
+    RemotePath,
     files_below,
     folders_in,
     names_in,
@@ -100,7 +100,7 @@ def test_what_is_put_is_found_read_replaced_copied_and_removed(store: StoreFolde
     assert names_in(folder) == ["b", "three"]
     with pytest.raises(FileNotFoundError):
         (folder / "two").read_bytes()
-    BucketPath.remove_all([folder / "three", folder / "gone", folder / "two"])
+    RemotePath.remove_all([folder / "three", folder / "gone", folder / "two"])
     assert [place.name for place, _ in files_below(store.place)] == ["one"]
     assert store.files() == {"a/b/one"}
     remove_tree(folder)

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.storage.paths import BucketPath, files_below, remove_empty_folders, remove_tree
+from eo_pipeline.storage.paths import RemotePath, files_below, remove_empty_folders, remove_tree
 from tests.sinks.delta.delta_world import rows_of
 from tests.support.google import GoogleBucket, service_account
 from tests.support.proxy import Cut, Proxy
@@ -72,7 +72,7 @@ def test_a_service_account_signs_what_is_asked(google: GoogleBucket) -> None:
 def test_what_spark_is_told_has_the_key_under_a_name_that_spark_hides(google: GoogleBucket) -> None:
     account = service_account(google.gateway)
     place = Storage.model_validate({"service_account": json.dumps(account)}).place("gs://abc/x")
-    assert isinstance(place, BucketPath)
+    assert isinstance(place, RemotePath)
     named = [(n, v) for n, v in place.bucket.hadoop.items() if account["private_key"] in v]
     assert len(named) == 1
     # Spark's own rule, spark.redaction.regex
@@ -94,6 +94,6 @@ def test_a_key_may_be_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "key.json").write_text(json.dumps(key))
     for said in (json.dumps(key), str(tmp_path / "key.json")):
         place = Storage.model_validate({"service_account": said}).place("gs://bucket/x")
-        assert isinstance(place, BucketPath)
+        assert isinstance(place, RemotePath)
         assert place.bucket.hadoop["fs.gs.auth.service.account.email"] == "a@b"
         assert "hunter2" not in repr(place)

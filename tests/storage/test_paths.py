@@ -13,7 +13,7 @@ from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.spark import path_to_write
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.storage.paths import BucketPath, Place
+from eo_pipeline.storage.paths import Place, RemotePath
 
 SOURCE = {"bootstrap_servers": "127.0.0.1:1", "topics": ["t"], "value_schema": "id BIGINT"}
 DATABASE = {"type": "postgres", "dsn": "postgresql://u@127.0.0.1:1/x", "table": "t"}
@@ -92,7 +92,7 @@ def test_what_is_neither_is_refused_in_words_and_nothing_is_made(
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_bucket_is_one_for_all(field: str) -> None:
     found = place_of(FIELDS[field]("s3://bucket/x"))
-    assert isinstance(found, BucketPath)
+    assert isinstance(found, RemotePath)
     assert str(found) in ("s3://bucket/x", "s3://bucket/x/a/b")
 
 
@@ -119,14 +119,14 @@ def test_a_place_has_a_name_node_or_a_bucket_and_a_plain_name(written: str, why:
 @pytest.mark.parametrize("written", ["hdfs://name-node:9000/x", "hdfs://service-1/a/b"])
 def test_staging_and_a_delta_table_may_be_in_hdfs(field: str, written: str) -> None:
     found = place_of(FIELDS[field](written))
-    assert isinstance(found, BucketPath)
+    assert isinstance(found, RemotePath)
     assert str(found) == path_to_write(found) == written
 
 
 @pytest.mark.parametrize("field", ["staging", "sink.path"])
 def test_staging_and_a_delta_table_may_be_in_a_bucket_of_google(field: str) -> None:
     found = place_of(FIELDS[field]("gs://bucket/x/y=1"))
-    assert isinstance(found, BucketPath)
+    assert isinstance(found, RemotePath)
     assert str(found) == path_to_write(found) == "gs://bucket/x/y=1"
 
 
@@ -166,7 +166,7 @@ AZURE = "abfss://lake@account.dfs.core.windows.net/a/b"
 @pytest.mark.parametrize("field", ["staging", "sink.path"])
 def test_staging_and_a_delta_table_may_be_in_azure(field: str) -> None:
     found = place_of(FIELDS[field](AZURE))
-    assert isinstance(found, BucketPath)
+    assert isinstance(found, RemotePath)
     assert str(found) == path_to_write(found) == AZURE
 
 
@@ -222,8 +222,8 @@ def test_what_one_kind_of_store_is_told_another_does_not_know(said: str) -> None
 )
 def test_a_place_goes_to_another_process_without_its_client(uri: str) -> None:
     found = Storage(request_timeout=9).place(uri)
-    assert isinstance(found, BucketPath)
+    assert isinstance(found, RemotePath)
     assert found.bucket.store is found.bucket.store
-    there: BucketPath = pickle.loads(pickle.dumps(found))
+    there: RemotePath = pickle.loads(pickle.dumps(found))
     assert there == found
     assert there.bucket.store is not found.bucket.store

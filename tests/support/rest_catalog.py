@@ -21,7 +21,7 @@ from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import pyspark_home
-from eo_pipeline.storage.paths import Bucket, BucketPath
+from eo_pipeline.storage.paths import Bucket, RemotePath
 from tests.support.servers import STATE
 
 _ANSWER_TIMEOUT_S = 5.0
@@ -169,7 +169,7 @@ def rest_server(
     objects: EmbeddedObjectStore, bucket_of_session: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RestCatalogServer]:
     place = objects.storage.place(f"s3://{bucket_of_session}/any")
-    assert isinstance(place, BucketPath)
+    assert isinstance(place, RemotePath)
     folder = tmp_path_factory.mktemp("rest-catalog")
     with RestCatalogServer(folder, rest_catalog_jars(STATE), place.bucket) as server:
         yield server

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from eo_pipeline.embedded.ports import HOST
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.storage.paths import BucketPath
+from eo_pipeline.storage.paths import RemotePath
 from tests.support.chaos import rest_is_chaos
 
 #: Fixtures of stores, each of a :class:`StoreFolder`.
@@ -58,9 +58,9 @@ class StoreFolder(ABC):
         return Storage.model_validate(self.document())
 
     @property
-    def place(self) -> BucketPath:
+    def place(self) -> RemotePath:
         found = self.storage.place(self.uri)
-        assert isinstance(found, BucketPath)
+        assert isinstance(found, RemotePath)
         return found
 
     def options(self) -> dict[str, str]:

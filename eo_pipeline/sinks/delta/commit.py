@@ -30,7 +30,7 @@ from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
 from eo_pipeline.sinks.lake.maintenance import DataFile
 from eo_pipeline.sinks.lake.session import NO_CHECKPOINT
-from eo_pipeline.sinks.session import OvertakenError, target_of
+from eo_pipeline.sinks.session import CommitConflictError, target_of
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.storage.paths import sizes_of
 
@@ -118,7 +118,7 @@ def commit_errors(uri: str, damage: Callable[[], DamagedError | None]) -> Iterat
     try:
         yield
     except CommitFailedError as error:
-        raise OvertakenError(str(error)) from error
+        raise CommitConflictError(str(error)) from error
     except (DeltaError, pa.ArrowException, ValueError, TypeError, OSError) as error:
         if not is_of_files(error):
             raise explained(uri, error) from error
@@ -457,7 +457,7 @@ def restore(table: DeltaTable, version: int | None, arguments: Arguments) -> Non
             if "missing file" not in str(error):
                 raise
             # it was there when it was looked for; looked for again, the reason is told
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
         return
     if version == before or table.version() == before:
         commit_files(table, [], arguments)

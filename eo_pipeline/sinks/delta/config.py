@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from eo_pipeline.sinks.columns import Limits, reason
+from eo_pipeline.sinks.columns import ColumnLimits, reason
 from eo_pipeline.sinks.config import Guarantee, StagingFolders, UpsertOptions, each_once
 from eo_pipeline.sinks.delta.layout import layout_copy, refuse_layout, unfit_for
 from eo_pipeline.sinks.delta.types import TYPES
@@ -138,7 +138,7 @@ class DeltaSink(UpsertOptions, FolderSink):
         """
         rule = self.upsert_rule
         needed, key = (rule.never_null, rule.key) if rule else ((), ())
-        limits = Limits(needed=needed, never_null=never_null, numbers=key)
+        limits = ColumnLimits(needed=needed, never_null=never_null, numbers=key)
         return reason(schema, limits, *unfit_for(schema, self.partition_by))
 
     def plain_rows_need(self) -> Collection[str] | None:

@@ -24,8 +24,8 @@ from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import changed, own_columns
-from eo_pipeline.sinks.session import OvertakenError
-from eo_pipeline.storage.paths import BucketPath, Place, identity_of, name_too, write_atomically
+from eo_pipeline.sinks.session import CommitConflictError
+from eo_pipeline.storage.paths import Place, RemotePath, fingerprint, hard_link, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ _CHANGES = ("metaData", "protocol")
 
 class LedgerCommit(NamedTuple):
     """What it says: of the table's version ``version``, whose commit is ``file``, as
-    :func:`eo_pipeline.storage.paths.identity_of` tells it.
+    :func:`eo_pipeline.storage.paths.fingerprint` tells it.
     """
 
     version: int
@@ -194,7 +194,7 @@ class LedgerCommits:
         return newest.file == self._identity(newest.version) and not self._has(newest.version + 1)
 
     def _identity(self, version: int) -> tuple[object, ...] | None:
-        return identity_of(self._log / commit_name(version))
+        return fingerprint(self._log / commit_name(version))
 
     def _has(self, version: int) -> bool:
         try:
@@ -461,20 +461,22 @@ class BlindAppend:
         keeps nothing may have lost the name since it was taken, by a table that has gone on.
 
         Raises:
-            OvertakenError: it is not the next commit, or may not be; the table tells.
+            CommitConflictError: it is not the next commit, or may not be; the table tells.
             OSError: whether it is, is not known.
         """
         before = self.commit.version
         try:
-            name_too(written, commit_file(self.log, before + 1))
+            hard_link(written, commit_file(self.log, before + 1))
         except FileExistsError as error:
-            raise OvertakenError(f"version {before + 1} of the table is another's") from error
+            raise CommitConflictError(f"version {before + 1} of the table is another's") from error
         except FileNotFoundError as error:
-            raise OvertakenError(f"the log, or the commit, was tidied away: {error}") from error
+            raise CommitConflictError(
+                f"the log, or the commit, was tidied away: {error}"
+            ) from error
         checkpoint = newest_checkpoint(self.log)
-        is_there = identity_of(commit_file(self.log, before)) == self.commit.file
+        is_there = fingerprint(commit_file(self.log, before)) == self.commit.file
         if not is_there or (checkpoint is not None and checkpoint.version > before):
-            raise OvertakenError(f"the table went on while version {before + 1} was written")
+            raise CommitConflictError(f"the table went on while version {before + 1} was written")
 
 
 #: Commits between two checkpoints, unless the table says otherwise: a fortieth of the actions that
@@ -515,6 +517,6 @@ def _is_due(log_folder: Place, version: int) -> bool:
         return True  # what is said of it is not whole; the next one is said anew
     if last is None:
         return True
-    most = INTERVAL_MAX_IN_A_BUCKET if isinstance(log_folder, BucketPath) else INTERVAL_MAX
+    most = INTERVAL_MAX_IN_A_BUCKET if isinstance(log_folder, RemotePath) else INTERVAL_MAX
     wanted = max(last.actions // ACTIONS_A_COMMIT, INTERVAL)
     return version - last.version >= min(wanted, most)

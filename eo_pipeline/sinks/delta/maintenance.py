@@ -28,7 +28,7 @@ from eo_pipeline.sinks.delta.compaction import Compacted, Writing, data_files, i
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.log import APP_PREFIX, LOG_FOLDER, file_name
 from eo_pipeline.sinks.delta.table import FLOOR, TURN, Snapshot
-from eo_pipeline.sinks.lake.maintenance import COMPACTED_FOLDER, DataFile, LakeUpkeep, changed
+from eo_pipeline.sinks.lake.maintenance import COMPACTED_FOLDER, DataFile, LakeMaintenance, changed
 from eo_pipeline.storage.paths import Place, files_below, sizes_of
 
 #: What nobody ever committed is as old as this: delta-rs's default, or the table's own setting
@@ -116,7 +116,7 @@ def _paths(table: Snapshot) -> Iterator[str]:
 _MARGIN_S = 3600
 
 
-class DeltaUpkeep(LakeUpkeep[Snapshot, Compacted]):
+class DeltaUpkeep(LakeMaintenance[Snapshot, Compacted]):
     """Turn and floor are application transactions, which outlive the log's clean-up."""
 
     rows_folder = ROWS_FOLDER

@@ -73,10 +73,10 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.maintenance import stopped
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import changed
-from eo_pipeline.sinks.session import OvertakenError, Publication, goes_back, target_of
+from eo_pipeline.sinks.session import CommitConflictError, Publication, goes_back, target_of
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
-from eo_pipeline.storage.paths import BucketPath, Place, sizes_of, write_new
+from eo_pipeline.storage.paths import Place, RemotePath, sizes_of, write_new
 
 #: Files and checkpoints a message names before it only counts them.
 _NAMED_MAX = 5
@@ -149,7 +149,7 @@ class DeltaTableSession(LakeSession[Snapshot]):
         super().__init__(pipeline, sink.root)
         self.sink = sink
         self.uri = str(sink.root)
-        options = dict(sink.root.bucket.delta) if isinstance(sink.root, BucketPath) else {}
+        options = dict(sink.root.bucket.delta) if isinstance(sink.root, RemotePath) else {}
         self.options = options | {k: v.get_secret_value() for k, v in sink.storage_options.items()}
         log_folder = sink.root / self.log_folder
         self._newest = SnapshotCache(log_folder)
@@ -377,7 +377,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         try:
             table.alter.add_columns(list(delta_schema(new).fields), **maintenance_commit({}))
         except CommitFailedError as error:
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
         except (DeltaError, OSError) as error:
             raise explained(
                 f"{self.session.uri}, to which columns {', '.join(new.names)} are added,", error
@@ -422,7 +422,7 @@ class DeltaPublication(LakePublication[Snapshot]):
         with suppress(SinkUnavailableError):
             # not by is_deltatable: delta-rs lets no other thread run while that waits for a store
             if self.session.open_table() is not None:
-                return OvertakenError(str(error))
+                return CommitConflictError(str(error))
         if not is_of_files(error):
             return explained(self.session.uri, error)
         return CommitUnknownError(
@@ -548,7 +548,7 @@ class DeltaSession(DeltaTableSession):
         """See :mod:`eo_pipeline.sinks.delta.maintenance`."""
         from eo_pipeline.sinks.delta.maintenance import DeltaUpkeep
 
-        with self._told_as(self._not_kept):
+        with self._translating(self._not_kept):
             table = self.open_table()
             if table is not None:
                 table.described.check(self.sink.partition_by)

@@ -41,7 +41,7 @@ from eo_pipeline.sinks.delta.log import (
 )
 from eo_pipeline.sinks.delta.types import TYPES
 from eo_pipeline.sinks.lake.ledger import Pointer
-from eo_pipeline.storage.paths import Place, identity_of
+from eo_pipeline.storage.paths import Place, fingerprint
 
 #: Of maintenance: the number of the newest one, and the moment (milliseconds since 1970) before
 #: which what left the table may be removed. No pipeline's name has a colon.
@@ -301,7 +301,7 @@ class SnapshotCache:
         table = opened_anew()
         if table is not None:
             version = table.table.version()
-            file = identity_of(self._file(version))
+            file = fingerprint(self._file(version))
             self._opened = _Opened(table, version, file) if file else None
         return table
 
@@ -315,7 +315,7 @@ class SnapshotCache:
         """Not if a commit on this handle has moved it on."""
         return (
             opened.table.table.version() == opened.version
-            and identity_of(self._file(opened.version)) == opened.file
+            and fingerprint(self._file(opened.version)) == opened.file
             and not self._file(opened.version + 1).is_file()
         )
 

@@ -28,7 +28,7 @@ from eo_pipeline.sinks.iceberg.config import untold_bounds
 from eo_pipeline.sinks.iceberg.fields import ids_in, ids_of
 from eo_pipeline.sinks.iceberg.types import TYPES
 from eo_pipeline.sinks.lake.types import refuse_unbounded_footer
-from eo_pipeline.storage.paths import BucketPath, Place, parquet_source, size_of
+from eo_pipeline.storage.paths import Place, RemotePath, parquet_source, size_of
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class NewFiles:
 
 def uri_of(place: Place) -> str:
     """As Iceberg's metadata names a file or a folder: nothing in it is encoded."""
-    return str(place) if isinstance(place, BucketPath) else f"file://{place}"
+    return str(place) if isinstance(place, RemotePath) else f"file://{place}"
 
 
 def append(transaction: Transaction, files: Iterable[Added], summary: dict[str, str]) -> None:

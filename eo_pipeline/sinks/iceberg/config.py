@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, RefusedError
-from eo_pipeline.sinks.columns import Limits, reason
+from eo_pipeline.sinks.columns import ColumnLimits, reason
 from eo_pipeline.sinks.config import Guarantee, StagingFolders, each_once
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
@@ -353,7 +353,7 @@ class IcebergSink(FolderSink):
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """A partition is never NaN, which is no partition's value."""
         numbers = tuple(p.source for p in self.partition_fields if p.transform == IDENTITY)
-        return reason(schema, Limits(never_null=never_null, numbers=numbers))
+        return reason(schema, ColumnLimits(never_null=never_null, numbers=numbers))
 
     def plain_rows_need(self) -> Collection[str] | None:
         """Nothing."""

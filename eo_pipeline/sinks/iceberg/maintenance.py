@@ -37,14 +37,14 @@ from eo_pipeline.sinks.iceberg.types import reads_as_it_stands
 from eo_pipeline.sinks.lake.maintenance import (
     COMPACTED_FOLDER,
     DataFile,
-    LakeUpkeep,
+    LakeMaintenance,
     refuse_other_count,
     write_batches,
 )
 from eo_pipeline.storage.paths import (
-    BucketPath,
     Found,
     Place,
+    RemotePath,
     files_below,
     modified_at,
     relative_name,
@@ -113,7 +113,7 @@ def _used(root: Place, table: Table) -> Iterator[str]:
 def _below(root: Place, uri: str) -> str:
     """The name below ``root``; what lies elsewhere keeps its own."""
     url = urlsplit(uri)
-    if isinstance(root, BucketPath):
+    if isinstance(root, RemotePath):
         return f"{url.netloc}{url.path}".removeprefix(f"{root.bucket.name}/{root.key}/")
     path = uri.removeprefix("file://")
     return path.removeprefix(f"{root}/")
@@ -146,7 +146,7 @@ class Compacted:
     old: tuple[str, ...]
 
 
-class IcebergUpkeep(LakeUpkeep[Table, Compacted]):
+class IcebergUpkeep(LakeMaintenance[Table, Compacted]):
     """The turn is a property of the table."""
 
     rows_folder = ROWS_FOLDER

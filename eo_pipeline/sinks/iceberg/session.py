@@ -71,7 +71,7 @@ from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.maintenance import stopped
 from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX, own_columns
-from eo_pipeline.sinks.session import OvertakenError
+from eo_pipeline.sinks.session import CommitConflictError
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.paths import Place
 
@@ -234,7 +234,7 @@ class IcebergSession(LakeSession[Table]):
         """See :mod:`eo_pipeline.sinks.iceberg.maintenance`."""
         from eo_pipeline.sinks.iceberg.maintenance import IcebergUpkeep
 
-        with self._told_as(self._not_kept):
+        with self._translating(self._not_kept):
             if table := self.open_table():
                 check(table, self.sink)
             if not dry_run:
@@ -306,7 +306,7 @@ class IcebergPublication(LakePublication[Table]):
                 properties=new_properties(sink.partition_fields),
             )
         except TableAlreadyExistsError as error:
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
 
     def _change(self, table: Table) -> Transaction:
         check(table, self.session.sink)
@@ -322,13 +322,13 @@ class IcebergPublication(LakePublication[Table]):
         try:
             table.transaction().set_properties(NO_RETRIES).commit_transaction()
         except CommitFailedException as error:
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
         if has_retries(table):
             raise SinkUnavailableError(
                 f"{self.session.sink.table}: the catalog does not keep {NO_RETRIES}, without which "
                 "a stale run would be put on top of a newer one. Nothing was published."
             )
-        raise OvertakenError("the table's retries were switched off")
+        raise CommitConflictError("the table's retries were switched off")
 
     def _widen(self, transaction: Transaction, result: pa.Schema) -> None:
         """New nullable columns, wider types, and the layout once the table has columns, in the
@@ -367,7 +367,7 @@ class IcebergPublication(LakePublication[Table]):
             NoSuchTableError,
             ValidationException,
         ) as error:
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
         except REFUSALS as error:
             raise RefusedError(
                 f"{self.session.sink.table}: the catalog refused the commit: {error}. Nothing was "

@@ -70,7 +70,7 @@ from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.types import own_columns, refuse_unbounded_rows
 from eo_pipeline.sinks.session import goes_back, target_of
 from eo_pipeline.staging.rows import StagedTable
-from eo_pipeline.storage.paths import BucketPath, Place
+from eo_pipeline.storage.paths import Place, RemotePath
 
 #: The embedded catalog: its name and file.
 EMBEDDED = "eo"
@@ -135,7 +135,7 @@ def _catalog(sink: IcebergSink) -> Catalog:
 def _named(sink: IcebergSink, catalog: IcebergCatalog) -> Catalog:
     properties = (
         {**sink.root.bucket.iceberg, PY_IO_IMPL: f"{catalogs.__name__}.WholePutsFileIO"}
-        if isinstance(sink.root, BucketPath)
+        if isinstance(sink.root, RemotePath)
         else {}
     )
     return _opened(catalog.name, {**properties, **catalog.values()})
@@ -320,7 +320,7 @@ def check(table: Table, sink: IcebergSink) -> None:
 
 def _lies_at(location: str, root: Place) -> bool:
     url = urlsplit(location)
-    if isinstance(root, BucketPath):
+    if isinstance(root, RemotePath):
         return url.scheme in _S3_SCHEMES and (url.netloc, url.path.strip("/")) == (
             root.bucket.name,
             root.key,

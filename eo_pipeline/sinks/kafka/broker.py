@@ -23,7 +23,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec
 
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
 from eo_pipeline.kafka.client import connection_settings, leader_moves, no_leader, silent_logger
-from eo_pipeline.kafka.diagnostics import AskedClient, NoAnswerError
+from eo_pipeline.kafka.diagnostics import DiagnosingAdminClient, NoAnswerError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka.config import KafkaSink
@@ -116,7 +116,7 @@ class KafkaStore:
         #: Of every client of the session.
         self.settings: dict[str, Any] = connection_settings(sink.bootstrap_servers, sink.client)
         self.timeout = sink.request_timeout
-        self._asked = AskedClient(self.settings, sink.request_timeout)
+        self._asked = DiagnosingAdminClient(self.settings, sink.request_timeout)
         self._client = self._asked.client
 
     def require_topic(self) -> None:

@@ -18,7 +18,7 @@ from pydantic import (
 from eo_pipeline.config.settings import ClientSettings
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.formats.registry import Registry
-from eo_pipeline.sinks.columns import Documents, Limits, Unfit, column, reason
+from eo_pipeline.sinks.columns import ColumnLimits, Documents, Unfit, column, reason
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.records import Layout, Partitioner, check_origin, project
@@ -279,4 +279,4 @@ class KafkaSink(Sink):
             millis = F.unix_millis(column(named[0].name).cast("timestamp_ltz"))
             early = Unfit(millis <= 0, "a time that is not after 1970-01-01T00:00:00Z")
             conditions.append((named[0].name, early))
-        return reason(schema, Limits(never_null=never_null), *conditions)
+        return reason(schema, ColumnLimits(never_null=never_null), *conditions)

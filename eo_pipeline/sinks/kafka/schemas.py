@@ -10,7 +10,7 @@ from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.formats.kinds import type_of_format
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.formats.protobuf import Protobuf
-from eo_pipeline.formats.registry import Registered, RegistryClient
+from eo_pipeline.formats.registry import RegistryClient, SchemaVersion
 from eo_pipeline.ledger.schemas import AVRO, PROTOBUF
 from eo_pipeline.sinks.kafka import avro, protobuf
 from eo_pipeline.sinks.kafka.config import KafkaSink
@@ -27,7 +27,7 @@ _NOT_ALLOWED = frozenset({401, 403})
 _GROWTHS_MAX = 20
 
 
-class Writers:
+class SchemaNegotiator:
     """Asks the registry of a sink. One for a session: what was agreed on is not asked for again."""
 
     def __init__(self, sink: KafkaSink) -> None:
@@ -86,7 +86,7 @@ class WritersClient(RegistryClient):
         """
         raise NotImplementedError
 
-    def there(self) -> Registered:
+    def there(self) -> SchemaVersion:
         """The subject's latest schema, which is not ours to change.
 
         Raises:
@@ -102,7 +102,7 @@ class WritersClient(RegistryClient):
             )
         return latest
 
-    def refuse(self, latest: Registered, faults: Sequence[str]) -> None:
+    def refuse(self, latest: SchemaVersion, faults: Sequence[str]) -> None:
         """Return if there are no ``faults``.
 
         Raises:
@@ -115,7 +115,7 @@ class WritersClient(RegistryClient):
                 "correct the transform."
             )
 
-    def since(self, after: int, ours: Collection[int] = ()) -> list[Registered]:
+    def since(self, after: int, ours: Collection[int] = ()) -> list[SchemaVersion]:
         """The subject's versions later than ``after``, the oldest first; without those with numbers
         that are ``ours``.
 
@@ -131,7 +131,7 @@ class WritersClient(RegistryClient):
             if version is not None and version.schema_id not in ours
         ]
 
-    def between(self, after: int, number: int, ours: Collection[int] = ()) -> list[Registered]:
+    def between(self, after: int, number: int, ours: Collection[int] = ()) -> list[SchemaVersion]:
         """Those of :meth:`since` before the schema with that ``number``; none if that was there
         before.
         """
@@ -139,7 +139,7 @@ class WritersClient(RegistryClient):
         places = [place for place, version in enumerate(there) if version.keys[0] == str(number)]
         return there[: places[0]] if places else []
 
-    def overtaken(self, fault: str, other: Registered, number: int) -> SchemaChangeError:
+    def overtaken(self, fault: str, other: SchemaVersion, number: int) -> SchemaChangeError:
         """Of a schema that was registered under that ``number``, after the ``other`` one."""
         return SchemaChangeError(
             f"{fault} Somebody else registered schema {other.keys[0]} under {self.subject!r} at "
@@ -278,7 +278,7 @@ class ProtobufWriters(WritersClient):
             base = beside
         raise self._unavailable(f"gets other schemas for {self.subject!r} whenever we register one")
 
-    def _base(self, first: str) -> tuple[Registered | None, list[int]]:
+    def _base(self, first: str) -> tuple[SchemaVersion | None, list[int]]:
         """Return the schema to grow: the latest; but not the ``first`` of ours that somebody
         else's was before, which we were killed before we saw. That is then the only number of
         the list.
@@ -291,7 +291,9 @@ class ProtobufWriters(WritersClient):
                 return before, [number]
         return latest, []
 
-    def _to_grow(self, base: Registered | None, others: list[Registered]) -> Registered | None:
+    def _to_grow(
+        self, base: SchemaVersion | None, others: list[SchemaVersion]
+    ) -> SchemaVersion | None:
         """Of ``others``, the versions after ``base``, the newest that has all of it; where nothing
         was, the first of all: the rest are of those who were too late, as we were.
         """
@@ -305,7 +307,7 @@ class ProtobufWriters(WritersClient):
         )
         return next(grown, None)
 
-    def _grown(self, base: Registered, columns: StructType, ours: Sequence[int]) -> str:
+    def _grown(self, base: SchemaVersion, columns: StructType, ours: Sequence[int]) -> str:
         try:
             return protobuf.grown(base.text, columns, self._protobuf)
         except SchemaChangeError as error:
@@ -313,7 +315,7 @@ class ProtobufWriters(WritersClient):
                 raise
             raise self.overtaken(str(error), base, ours[-1]) from error
 
-    def _faults(self, latest: Registered, columns: StructType) -> list[str]:
+    def _faults(self, latest: SchemaVersion, columns: StructType) -> list[str]:
         if fault := self._protobuf.fault_of(latest.text):  # no columns can mend that
             self.refuse(latest, [f"it {fault}"])
         return [*protobuf.misfits(columns, self._protobuf.descriptor(latest.text))]
@@ -327,10 +329,10 @@ class ProtobufWriters(WritersClient):
         return self._kind
 
 
-def _version(base: Registered | None) -> int:
+def _version(base: SchemaVersion | None) -> int:
     """0 where there is none."""
     return base.version if base else 0
 
 
-def _references(base: Registered | None) -> Sequence[Any]:
+def _references(base: SchemaVersion | None) -> Sequence[Any]:
     return base.references if base else ()

@@ -32,7 +32,7 @@ from eo_pipeline.sinks.kafka.broker import (
 from eo_pipeline.sinks.kafka.config import KafkaSink
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.ledger import ShardCounts, open_ledger
-from eo_pipeline.sinks.kafka.schemas import Writers
+from eo_pipeline.sinks.kafka.schemas import SchemaNegotiator
 from eo_pipeline.sinks.kafka.transactions import (
     READERS_SECONDS,
     Incomplete,
@@ -41,8 +41,8 @@ from eo_pipeline.sinks.kafka.transactions import (
     unfinished,
 )
 from eo_pipeline.sinks.session import (
+    CommitConflictError,
     CommitOutcome,
-    OvertakenError,
     Publication,
     SinkSession,
     refuse_unless_child,
@@ -118,7 +118,7 @@ class KafkaSession(SinkSession):
         """Agree on the schemas that records are written with, where a registry has them.
 
         Raises:
-            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``Writers.schemas``.
+            SchemaChangeError, ConfigError, RegistryUnavailableError: see ``schemas`` there.
         """
         self._agreed = self._registry.schemas(columns)
         return self._agreed
@@ -129,8 +129,8 @@ class KafkaSession(SinkSession):
         return {part: str(schema.number) for part, schema in parts.items() if schema}
 
     @cached_property
-    def _registry(self) -> Writers:
-        return Writers(self.sink)
+    def _registry(self) -> SchemaNegotiator:
+        return SchemaNegotiator(self.sink)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return KafkaPublication(self, entry, staged)
@@ -140,7 +140,7 @@ class KafkaSession(SinkSession):
             return while_publishing(error_of(error), self.sink.topic)
         return super().explain(error)
 
-    def given_up(self, error: OvertakenError) -> EoPipelineError:
+    def given_up(self, error: CommitConflictError) -> EoPipelineError:
         return SinkUnavailableError(
             f"{self.sink.topic}: the transaction was ended before it was committed ({error}), by "
             "another run of this pipeline or by the broker after sink.transaction_timeout "
@@ -277,7 +277,7 @@ class KafkaPublication(Publication):
 
         Raises:
             FencedError, SinkUnavailableError: somebody else's entry is there, or ours.
-            OvertakenError: nothing is.
+            CommitConflictError: nothing is.
             CommitUnknownError: the ledger cannot be asked about a commit that was sent.
         """
         self._is_open = True
@@ -288,7 +288,7 @@ class KafkaPublication(Publication):
             if self._is_decided_after(lost):
                 raise self._was_decided() from lost
             log.info("%s: tried again: %s", self.entry.pipeline, lost)
-            raise OvertakenError(str(lost)) from lost
+            raise CommitConflictError(str(lost)) from lost
 
     def _is_decided_after(self, lost: TransactionLostError) -> bool:
         ledger = self.session.ledger
@@ -303,7 +303,7 @@ class KafkaPublication(Publication):
         """Settle a commit without an answer: fencing ends it one way or the other.
 
         Raises:
-            OvertakenError: it was not committed.
+            CommitConflictError: it was not committed.
             CommitUnknownError: the cluster cannot be asked.
         """
         try:
@@ -312,7 +312,7 @@ class KafkaPublication(Publication):
                 return
         except SinkUnavailableError as error:
             raise self._unknown(unanswered) from error
-        raise OvertakenError(str(unanswered)) from unanswered
+        raise CommitConflictError(str(unanswered)) from unanswered
 
     def _follow(self) -> None:
         """Shard 0 decided: what goes wrong now is made good, not undone."""

@@ -162,7 +162,7 @@ class ShardProducer:
             )
 
 
-def shut_out(sink: KafkaSink, pipeline: str, settings: Mapping[str, Any], shard: int) -> None:
+def fence_producer(sink: KafkaSink, pipeline: str, settings: Mapping[str, Any], shard: int) -> None:
     """End what a producer of an earlier release left open or still does for ``shard``.
 
     Raises:
@@ -436,7 +436,7 @@ class ShardPool:
         if newest is not None and newest.shards.is_apart:
             return
         for shard in range(newest.shards.producers if newest else 1):
-            shut_out(self._sink, self._pipeline, self._store.settings, shard)
+            fence_producer(self._sink, self._pipeline, self._store.settings, shard)
 
     def _producers(self) -> int:
         """Return how many shards may have a transaction open, of this run or of an earlier one."""

@@ -26,7 +26,7 @@ from eo_pipeline._lazy import pa, pq
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import DamagedError, EoPipelineError, SinkUnavailableError, UnexpectedError
 from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
-from eo_pipeline.sinks.session import OvertakenError
+from eo_pipeline.sinks.session import CommitConflictError
 from eo_pipeline.storage.paths import Place, new_file, remove_all
 
 #: What has this part of the wanted size is not small (Iceberg's ``min-file-size-bytes``).
@@ -107,7 +107,7 @@ _TRIES, _WAIT_MAX = 30, 1.0
 _LASTING = (ValueError, TypeError, LookupError, AttributeError, NotImplementedError, AssertionError)
 
 
-class LakeUpkeep(ABC, Generic[Handle, Made]):
+class LakeMaintenance(ABC, Generic[Handle, Made]):
     """One maintenance of the table in ``root`` by the session of ``pipeline``. ``open_table`` looks
     anew at every call.
     """
@@ -165,14 +165,14 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
     def _tried(self, commit: Callable[[Handle], int]) -> int:
         """``commit`` on a handle of the newest version, again and again while others are faster."""
         again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(OvertakenError),
+            retry=tenacity.retry_if_exception_type(CommitConflictError),
             stop=tenacity.stop_after_attempt(_TRIES),
             wait=tenacity.wait_random_exponential(0.01, _WAIT_MAX),
             reraise=True,
         )
         try:
             return again(self._try, commit)
-        except OvertakenError as error:
+        except CommitConflictError as error:
             raise SinkUnavailableError(
                 f"{self.root}: gave up after {_TRIES} conflicting commits: {error}. Completed "
                 "steps of the maintenance stay; the next one resumes."
@@ -182,7 +182,7 @@ class LakeUpkeep(ABC, Generic[Handle, Made]):
         try:
             return commit(self.table())
         except self.overtaken as error:
-            raise OvertakenError(str(error)) from error
+            raise CommitConflictError(str(error)) from error
 
     def table(self) -> Handle:
         """The table as it is now, if this maintenance is still the newest.

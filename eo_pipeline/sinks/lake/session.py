@@ -39,14 +39,14 @@ from eo_pipeline.sinks.lake.ledger import (
 )
 from eo_pipeline.sinks.lake.types import AS_STORED
 from eo_pipeline.sinks.session import (
-    OvertakenError,
+    CommitConflictError,
     Publication,
     SinkSession,
     has_landed,
     target_of,
 )
 from eo_pipeline.staging.rows import StagedOutput
-from eo_pipeline.storage.paths import Place, folders_in, name_too, remove_all
+from eo_pipeline.storage.paths import Place, folders_in, hard_link, remove_all
 
 #: Names that are folders of their own, and need no escaping in a table's log.
 _PIPELINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -317,10 +317,10 @@ class FirstEntry(Publication):
         assert self._aside is not None, "entered before it is committed"
         path = self.session.ledger.path(FIRST)
         try:
-            name_too(self._aside, path)
+            hard_link(self._aside, path)
         except (FileExistsError, FileNotFoundError) as error:
             # taken, perhaps by somebody who has tidied our file away too
-            raise OvertakenError("another run wrote the first entry") from error
+            raise CommitConflictError("another run wrote the first entry") from error
         except OSError as error:
             raise SinkUnavailableError(
                 f"the ledger cannot be kept in {self.session.ledger.folder}: {error.strerror}"
@@ -333,8 +333,8 @@ class FirstEntry(Publication):
                 self.session.ledger.end(self.at)
 
 
-#: Makes the prepared commit. Raises OvertakenError: it did not land and never will; RefusedError,
-#: DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
+#: Makes the prepared commit. Raises CommitConflictError: it did not land and never will;
+#: RefusedError, DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
 Commit = Callable[[], None]
 
 
@@ -387,7 +387,7 @@ class LakePublication(Publication, Generic[Handle]):
         written, self.written, self._is_known = self.written, [], False
         try:
             self._commit()
-        except (OvertakenError, RefusedError, DamagedError):
+        except (CommitConflictError, RefusedError, DamagedError):
             # by its own, perhaps: a transport that repeats a request is refused by what it made
             has_landed, self._is_known = self.landed() is not None, True
             if has_landed:

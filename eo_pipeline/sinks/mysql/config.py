@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from eo_pipeline.sinks.columns import Limits, project, reason
+from eo_pipeline.sinks.columns import ColumnLimits, project, reason
 from eo_pipeline.sinks.mysql.types import NAMES
 from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
@@ -128,7 +128,7 @@ class MySqlSink(SqlSink):
         """NaN and infinity, which MySQL has not, and what an upsert goes by: never null."""
         rule = self.upsert_rule
         needed = rule.never_null if rule else ()
-        return reason(schema, Limits(not_finite=False, needed=needed, never_null=never_null))
+        return reason(schema, ColumnLimits(not_finite=False, needed=needed, never_null=never_null))
 
     def plain_rows_need(self) -> Collection[str] | None:
         """Return the columns that an upsert needs a value in."""

@@ -35,7 +35,7 @@ from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, kind_of
 from eo_pipeline.sinks.sql.config import NameRules, TableName, quoted
 from eo_pipeline.sinks.sql.reading import ReadColumn
 
-#: MySQL Reference Manual, "Identifier Length Limits".
+#: MySQL Reference Manual, "Identifier Length ColumnLimits".
 NAME_LENGTH_MAX = 64
 
 #: Identifiers are kept in three bytes a character, and end in no blank

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from eo_pipeline._lazy import pa
 from eo_pipeline.config.settings import FUNCTION_CATALOG
 from eo_pipeline.sinks.arrow import JSON_FIELD
-from eo_pipeline.sinks.columns import Packing, is_scalar
+from eo_pipeline.sinks.columns import RowEncoding, is_scalar
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -25,7 +25,7 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
 
-def packing_of(schema: StructType) -> Packing | None:
+def packing_of(schema: StructType) -> RowEncoding | None:
     """For rows with the columns ``schema``, as the sink has projected them; None: they go as they
     are.
     """
@@ -35,7 +35,7 @@ def packing_of(schema: StructType) -> Packing | None:
         return None
     # whether a table's column is long enough for numbers is seen by their digits
     numbers = [field.name for field in schema if isinstance(field.dataType, DecimalType)]
-    return Packing(FORM, _packed, numbers, _trial)
+    return RowEncoding(FORM, _packed, numbers, _trial)
 
 
 def bytes_of(rows: pa.BinaryArray) -> memoryview:

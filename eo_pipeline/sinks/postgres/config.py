@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.columns import Limits, Packing, is_scalar, project, reason
+from eo_pipeline.sinks.columns import ColumnLimits, RowEncoding, is_scalar, project, reason
 from eo_pipeline.sinks.postgres.binary_copy import packing_of
 from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.sql.config import SqlSink, TableName
@@ -123,7 +123,7 @@ class PostgresSink(SqlSink):
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
 
-    def packing(self, schema: StructType) -> Packing | None:
+    def packing(self, schema: StructType) -> RowEncoding | None:
         """As its binary COPY has them; not arrays."""
         return packing_of(schema)
 
@@ -131,7 +131,9 @@ class PostgresSink(SqlSink):
         """Text with U+0000, times before Julian day 0, and what an upsert goes by: never null."""
         rule = self.upsert_rule
         needed = rule.never_null if rule else ()
-        return reason(schema, Limits(years=_YEARS, nul=False, needed=needed, never_null=never_null))
+        return reason(
+            schema, ColumnLimits(years=_YEARS, nul=False, needed=needed, never_null=never_null)
+        )
 
     def plain_rows_need(self) -> Collection[str] | None:
         """Return the columns that an upsert needs a value in."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.columns import Limits, project, reason
+from eo_pipeline.sinks.columns import ColumnLimits, project, reason
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
 
@@ -140,7 +140,9 @@ class RedisSink(Sink):
 
     def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
         """Condition of a null in a column of the key."""
-        return reason(schema, Limits(needed=tuple(self.template.columns), never_null=never_null))
+        return reason(
+            schema, ColumnLimits(needed=tuple(self.template.columns), never_null=never_null)
+        )
 
     def plain_rows_need(self) -> Collection[str] | None:
         """Columns of the key."""

@@ -123,7 +123,7 @@ _CLIENT_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ServerOptions:
     """Options of a warm Spark: master, settings, address and idle timeout."""
 
     master: str
@@ -133,7 +133,7 @@ class Wanted:
     idle_timeout_s: float = DEFAULT_IDLE_S
 
 
-def start(folder: Path, options: Wanted) -> tuple[ServerRecord, bool]:
+def start(folder: Path, options: ServerOptions) -> tuple[ServerRecord, bool]:
     """Return the warm Spark of ``folder``, and whether it was started now.
 
     Raises:
@@ -152,7 +152,7 @@ def start(folder: Path, options: Wanted) -> tuple[ServerRecord, bool]:
         raise SetupError(f"A warm Spark of {folder} cannot be started: {error}") from error
 
 
-def _running_server(folder: Path, options: Wanted) -> ServerRecord | None:
+def _running_server(folder: Path, options: ServerOptions) -> ServerRecord | None:
     try:
         record = read(path_of(folder))
     except UnreadableRecordError:
@@ -172,7 +172,7 @@ def _running_server(folder: Path, options: Wanted) -> ServerRecord | None:
     return record
 
 
-def _start_server(folder: Path, options: Wanted) -> ServerRecord:
+def _start_server(folder: Path, options: ServerOptions) -> ServerRecord:
     token = secrets.token_urlsafe(32)
     log = path_of(folder).with_suffix(".log")
     order = {
@@ -220,7 +220,7 @@ def _start_server(folder: Path, options: Wanted) -> ServerRecord:
     return record
 
 
-def _command(options: Wanted) -> list[str]:
+def _command(options: ServerOptions) -> list[str]:
     settings = {
         **options.launch,
         "spark.connect.grpc.binding.address": options.host,

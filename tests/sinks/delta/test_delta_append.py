@@ -21,7 +21,7 @@ from eo_pipeline.sinks.delta import log
 from eo_pipeline.sinks.delta import log as checkpoints_module
 from eo_pipeline.sinks.delta.log import LedgerCommits
 from eo_pipeline.sinks.session import CommitOutcome
-from eo_pipeline.storage.paths import Place, name_too
+from eo_pipeline.storage.paths import Place, hard_link
 from eo_pipeline.testing import child_of
 from tests.sinks.delta.delta_world import (
     World,
@@ -225,7 +225,7 @@ def test_an_error_of_the_file_system_is_an_unknown_outcome(
 
     def torn(place: Place, to: Place) -> None:
         if landed:
-            name_too(place, to)
+            hard_link(place, to)
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
@@ -248,8 +248,8 @@ def test_a_name_that_is_taken_by_our_own_commit_is_our_commit(
     entry = child_of(behind_own(world), 3)
 
     def twice(place: Place, to: Place) -> None:
-        name_too(place, to)
-        name_too(place, to)
+        hard_link(place, to)
+        hard_link(place, to)
 
     monkeypatch.setattr(log, "name_too", twice)
     world.commit(entry, in_memory(rows_of(4)))

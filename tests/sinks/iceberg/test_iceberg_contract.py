@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from eo_pipeline.errors import TableReplacedError
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.iceberg import IcebergSink
-from eo_pipeline.storage.paths import BucketPath
+from eo_pipeline.storage.paths import RemotePath
 from eo_pipeline.testing.going_back import GoingBackContract
 from eo_pipeline.testing.identity import IdentityContract
 from eo_pipeline.testing.odd import RARELY_KEPT, rows_of
@@ -25,7 +25,7 @@ def catalog_of(sink: Sink) -> Catalog:
     """A reader's own catalog, as :class:`IcebergSink` documents the embedded one."""
     assert isinstance(sink, IcebergSink)
     if sink.catalog is not None:
-        reached = sink.root.bucket.iceberg if isinstance(sink.root, BucketPath) else {}
+        reached = sink.root.bucket.iceberg if isinstance(sink.root, RemotePath) else {}
         return load_catalog(sink.catalog.name, **{**reached, **sink.catalog.values()})
     folder = sink.warehouse
     return load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db")

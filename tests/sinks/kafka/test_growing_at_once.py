@@ -20,7 +20,7 @@ from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.kafka.encoding import Agreed
-from eo_pipeline.sinks.kafka.schemas import ProtobufWriters, Writers, WritersClient
+from eo_pipeline.sinks.kafka.schemas import ProtobufWriters, SchemaNegotiator, WritersClient
 from tests.support.registry import QUICKLY
 
 ID, INT, TEXT = T.StructField("id", T.LongType()), T.IntegerType(), T.StringType()
@@ -52,7 +52,7 @@ class World:
             }
         )
         fields = [T.StructField(name, kind) for name, kind in columns.items()]
-        made = Writers(sink).schemas(T.StructType([ID, *fields])).value
+        made = SchemaNegotiator(sink).schemas(T.StructType([ID, *fields])).value
         assert made is not None
         return made
 

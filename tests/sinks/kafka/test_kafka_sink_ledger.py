@@ -221,7 +221,7 @@ def test_an_earlier_release_is_shut_out_once_and_again_after_it_wrote_the_ledger
 ) -> None:
     """Where its entry is the newest. Otherwise it costs nothing."""
     shut: list[int] = []
-    real = transactions.shut_out
+    real = transactions.fence_producer
 
     def counted(sink: KafkaSink, pipeline: str, settings: Any, shard: int) -> None:
         shut.append(shard)
