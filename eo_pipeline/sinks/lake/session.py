@@ -334,7 +334,8 @@ class FirstEntry(Publication):
 
 
 #: Makes the prepared commit. Raises CommitConflictError: it did not land and never will;
-#: RefusedError, DamagedError: the table never takes it, and it did not land; CommitUnknownError: it may have.
+#: RefusedError, DamagedError: the table never takes it, and it did not land; CommitUnknownError: it
+#: may have.
 Commit = Callable[[], None]
 
 
