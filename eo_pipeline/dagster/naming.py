@@ -125,10 +125,10 @@ class Automation(dg.Model, dg.Resolvable):
 
 
 class Fleet(dg.Model):
-    """Pipelines that share their sensors and a pool: one question a broker and a store for all.
+    """Settings of pipelines that share sensors and a pool: one query per broker and store for all.
 
-    Each keeps its assets, checks, jobs and schedule; when it is looked at and what starts a run of
-    it is its own document's to say.
+    Each pipeline keeps its assets, checks, jobs and schedule; its own document sets the intervals
+    and the lag that starts a run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
