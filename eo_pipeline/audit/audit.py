@@ -20,7 +20,7 @@ from eo_pipeline.audit.judge import (
     proves,
     repairs,
 )
-from eo_pipeline.audit.ranges import Coverage, Part, block_size, parts, write_ranges
+from eo_pipeline.audit.ranges import Coverage, RangePiece, block_size, range_pieces, write_ranges
 from eo_pipeline.audit.report import (
     CHECKPOINTS_LISTED_MAX,
     EXAMPLES_MAX,
@@ -130,7 +130,7 @@ class Audit:
         compacted = self.steps.admin.compacted(topics & cluster.topic_ids.keys())
         coverage, block = Coverage(), block_size(snapshot.checkpoints)
         altered = altered_ranges(snapshot.checkpoints, cluster, self.steps.admin.logs)
-        held = [*parts(snapshot.checkpoints, cluster, source, altered)]
+        held = [*range_pieces(snapshot.checkpoints, cluster, source, altered)]
         counted = coverage.counted(held)
         write_ranges(counted, files.folder / "ranges.parquet", block, compacted)
         expected = self.steps.lineage and snapshot.rows is not None
@@ -142,7 +142,7 @@ class Audit:
         return Evidence(
             *(snapshot, coverage, tallies, frozenset(compacted), expected, keeps),
             altered=altered,
-            cut_off=[(part.checkpoint, part.range) for part in held if part.is_cut_off],
+            cut_off=[(piece.checkpoint, piece.range) for piece in held if piece.is_cut_off],
         )
 
     def _compare(
@@ -169,7 +169,11 @@ class Audit:
         )
 
     def _tallies(
-        self, compare: Comparison, snapshot: Snapshot, coverage: Coverage, held: Sequence[Part]
+        self,
+        compare: Comparison,
+        snapshot: Snapshot,
+        coverage: Coverage,
+        held: Sequence[RangePiece],
     ) -> Tallies:
         """Compare all checkpoints at once, then differing ones one by one, as their own runs read
         them.
@@ -221,14 +225,14 @@ class Audit:
         self._seconds[phase] = time.perf_counter() - started
 
 
-def _spans(held: Sequence[Part], wanted: Collection[int]) -> dict[int, list[OffsetRange]]:
+def _spans(held: Sequence[RangePiece], wanted: Collection[int]) -> dict[int, list[OffsetRange]]:
     """Return the ranges of the ``wanted`` checkpoints that Kafka still holds, separately
     for each.
     """
     spans: dict[int, list[OffsetRange]] = defaultdict(list)
-    for part in held:
-        if part.cause is None and part.checkpoint in wanted:
-            spans[part.checkpoint].append(part.range)
+    for piece in held:
+        if piece.cause is None and piece.checkpoint in wanted:
+            spans[piece.checkpoint].append(piece.range)
     return spans
 
 

@@ -110,7 +110,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ColumnPairs:
     """Comparable columns of two states of a table, in a common form; and the reasons for the
     others.
     """
@@ -120,7 +120,9 @@ class Compared:
     left_out: Mapping[str, str]
 
     @classmethod
-    def of(cls, before: StructType, after: StructType, own_forms: Sequence[str] = ()) -> Compared:
+    def of(
+        cls, before: StructType, after: StructType, own_forms: Sequence[str] = ()
+    ) -> ColumnPairs:
         """Match the columns. ``own_forms`` are columns of ``before`` in the store's own
         representation.
         """
@@ -183,7 +185,7 @@ def _canonical(text: Column) -> Column:
 
 
 def difference(
-    before: DataFrame, after: DataFrame, compared: Compared, key: Sequence[str]
+    before: DataFrame, after: DataFrame, compared: ColumnPairs, key: Sequence[str]
 ) -> Difference:
     """Compare the rows ``before`` with the rows ``after`` that would replace them. Without a
     ``key`` rows are matched by all their values.
@@ -445,7 +447,7 @@ class _CheckpointComparer:
                 new = _read(
                     spark, attempt.rows_folder(), staged_rows.schema, is_empty=not staged_rows.files
                 )
-                compared = Compared.of(old.schema, new.schema, own_forms)
+                compared = ColumnPairs.of(old.schema, new.schema, own_forms)
                 key = self._key(compared)
                 rows = difference(old, new, compared, key)
         except SPARK_ERRORS as error:
@@ -453,7 +455,7 @@ class _CheckpointComparer:
             raise job_error(spark, error, job) from error
         return counts, rows, key, dict(compared.left_out)
 
-    def _key(self, compared: Compared) -> tuple[str, ...]:
+    def _key(self, compared: ColumnPairs) -> tuple[str, ...]:
         """Return the requested key, or else the record's columns if rows have them.
 
         Raises:

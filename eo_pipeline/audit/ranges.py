@@ -41,7 +41,7 @@ class Region(IntEnum):
 
 
 @dataclass(frozen=True)
-class Part:
+class RangePiece:
     """A non-empty piece of a checkpoint's range; ``cause`` is the reason if it cannot be read."""
 
     checkpoint: int
@@ -58,12 +58,12 @@ class Part:
 ReadRange = tuple[int, OffsetRange]
 
 
-def parts(
+def range_pieces(
     checkpoints: Sequence[Checkpoint],
     cluster: Cluster,
     source: KafkaSource,
     altered: Collection[ReadRange] = (),
-) -> Iterator[Part]:
+) -> Iterator[RangePiece]:
     """Cut the ranges of the checkpoints at Kafka's bounds and at newer checkpoints; ``altered``
     ranges hold other records now.
     """
@@ -74,7 +74,7 @@ def parts(
             if (checkpoint.version, r) in altered:
                 cause = _ALTERED
             if cause is not None:
-                yield Part(checkpoint.version, r, cause)
+                yield RangePiece(checkpoint.version, r, cause)
                 continue
             bounds, newer_start = cluster.bounds[r.topic_partition], newer.get(r.topic_partition)
             yield from _cut(checkpoint.version, r, bounds, newer_start)
@@ -97,7 +97,7 @@ def _cause(
 
 def _cut(
     checkpoint: int, r: OffsetRange, bounds: Bounds, newer_start: int | None
-) -> Iterator[Part]:
+) -> Iterator[RangePiece]:
     """Cut ``r`` from left to right: below the beginning, readable, open, truncated, read again
     later.
     """
@@ -111,7 +111,7 @@ def _cut(
     )
     for start, end, cause in cuts:
         if start < end:
-            yield Part(checkpoint, OffsetRange(r.topic, r.partition, start, end), cause)
+            yield RangePiece(checkpoint, OffsetRange(r.topic, r.partition, start, end), cause)
 
 
 @dataclass
@@ -126,20 +126,20 @@ class Coverage:
     topics: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _bounds: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
-    def counted(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """Count ``parts`` while yielding them."""
-        for part in parts:
-            self._count(part)
-            yield part
+    def counted(self, pieces: Iterable[RangePiece]) -> Iterator[RangePiece]:
+        """Count ``pieces`` while yielding them."""
+        for piece in pieces:
+            self._count(piece)
+            yield piece
 
-    def _count(self, part: Part) -> None:
-        r = part.range
-        self.topics[part.checkpoint].add(r.topic)
-        if part.cause is not None:
-            self.gone[part.checkpoint] += r.span
-            self.causes[part.cause] += r.span
+    def _count(self, piece: RangePiece) -> None:
+        r = piece.range
+        self.topics[piece.checkpoint].add(r.topic)
+        if piece.cause is not None:
+            self.gone[piece.checkpoint] += r.span
+            self.causes[piece.cause] += r.span
             return
-        self.readable[part.checkpoint] += r.span
+        self.readable[piece.checkpoint] += r.span
         start, end = self._bounds.get(r.topic_partition, (r.start, r.end))
         self._bounds[r.topic_partition] = min(start, r.start), max(end, r.end)
 
@@ -176,9 +176,9 @@ def block_size(checkpoints: Iterable[Checkpoint]) -> int:
     return max(1, sum(spans) // max(1, len(spans)))
 
 
-def write_ranges(parts: Iterable[Part], path: Path, block: int, compacted: set[str]) -> None:
-    """Write ``parts`` as Parquet, with a bounded number of rows in memory."""
-    rows = (row for part in parts for row in _blocks(part, block, compacted))
+def write_ranges(pieces: Iterable[RangePiece], path: Path, block: int, compacted: set[str]) -> None:
+    """Write ``pieces`` as Parquet, with a bounded number of rows in memory."""
+    rows = (row for piece in pieces for row in _blocks(piece, block, compacted))
     with pq.ParquetWriter(path, RANGES) as writer:
         while page := list(islice(rows, _ROWS_A_GROUP)):
             values = zip(*page, strict=True)
@@ -186,11 +186,11 @@ def write_ranges(parts: Iterable[Part], path: Path, block: int, compacted: set[s
             writer.write_table(pa.Table.from_arrays(arrays, schema=RANGES))
 
 
-def _blocks(part: Part, block: int, compacted: set[str]) -> Iterator[tuple[Any, ...]]:
-    r, region = part.range, Region.READABLE
-    if part.cause is not None:
+def _blocks(piece: RangePiece, block: int, compacted: set[str]) -> Iterator[tuple[Any, ...]]:
+    r, region = piece.range, Region.READABLE
+    if piece.cause is not None:
         region = Region.GONE
     elif r.topic in compacted:
         region = Region.COMPACTED
     for number in range(r.start // block, (r.end - 1) // block + 1):
-        yield r.topic, r.partition, number, r.start, r.end, part.checkpoint, region
+        yield r.topic, r.partition, number, r.start, r.end, piece.checkpoint, region

@@ -52,7 +52,7 @@ class Holes(StrEnum):
     """Reason why a checkpoint's ranges hold fewer records than offsets."""
 
     NONE = "none"
-    MARKERS = "markers"  # of transactions, or aborted records: there were no more when it was read
+    MARKERS = "markers"  # of transactions, or aborted records; no record is absent
     COMPACTION = "compaction"
     LOSS = "loss"
     UNKNOWN = "unknown"  # not all of the range can be read

@@ -54,14 +54,14 @@ class Proofs:
 
 
 @dataclass(frozen=True)
-class _Summed:
+class _RowSums:
     """Sums over the rows of one checkpoint, of one part or several."""
 
     rows: int = 0
     sums: checksum.Sums = checksum.NO_ROWS
 
-    def plus(self, more: Mapping[str, Any]) -> _Summed:
-        return _Summed(self.rows + more["rows"], self.sums.plus(checksum.summed(more)))
+    def plus(self, more: Mapping[str, Any]) -> _RowSums:
+        return _RowSums(self.rows + more["rows"], self.sums.plus(checksum.summed(more)))
 
 
 class ValueSums:
@@ -76,7 +76,7 @@ class ValueSums:
         self._spark = spark
         self._pipeline = pipeline
         self._stored = stored
-        self._sums: dict[int, _Summed] = defaultdict(_Summed)
+        self._sums: dict[int, _RowSums] = defaultdict(_RowSums)
         self._incomparable: dict[int, str] = {}
 
     def add(self, batches: Iterable[pa.RecordBatch], files: Scratch) -> None:

@@ -29,7 +29,7 @@ from eo_pipeline.ledger.history import contiguity_errors
 #: Entries a check reads, so that its cost does not grow with the ledger.
 ENTRIES_CHECKED = 1_000
 
-#: Breaks named in a check's description before they are only counted.
+#: Breaks named in a check's description; further ones are counted.
 BREAKS_NAMED = 10
 
 

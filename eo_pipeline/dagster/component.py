@@ -21,8 +21,8 @@ from pydantic_core import CoreSchema
 
 from eo_pipeline.config.documents import documents_in, left_behind, with_absolute_paths
 from eo_pipeline.config.settings import Problem, did_you_mean, problems
-from eo_pipeline.dagster.definitions import joined, without_topics
-from eo_pipeline.dagster.naming import Automation, DagsterPipeline, Part
+from eo_pipeline.dagster.definitions import as_fleet_member, without_topics
+from eo_pipeline.dagster.naming import AssetKind, Automation, DagsterPipeline
 from eo_pipeline.dagster.yaml_values import (
     Placeholders,
     located_messages,
@@ -215,8 +215,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
     ] = None
 
     translation: Annotated[
-        TranslationFn[Part] | None,
-        TranslationFnResolver[Part](lambda asset: {"asset": asset}),
+        TranslationFn[AssetKind] | None,
+        TranslationFnResolver[AssetKind](lambda asset: {"asset": asset}),
     ] = Field(
         None,
         repr=False,
@@ -230,7 +230,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
     #: Base folder of relative paths.
     _folder: Path | None = PrivateAttr(None)
 
-    def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
+    def get_asset_spec(self, spec: dg.AssetSpec, asset: AssetKind) -> dg.AssetSpec:
         """Return the translated spec of an asset; a subclass may override this in Python.
 
         Args:
@@ -288,7 +288,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
         declared = DagsterPipeline(pipeline, automation, self.get_asset_spec, self._document)
-        return without_topics(joined(declared))
+        return without_topics(as_fleet_member(declared))
 
 
 class _Broken(dg.Component):

@@ -51,7 +51,7 @@ def gathering(fleet: Fleet | None) -> Iterator[list[DagsterPipeline]]:
         _GATHERED.reset(token)
 
 
-def joined(declared: DagsterPipeline) -> DagsterPipeline:
+def as_fleet_member(declared: DagsterPipeline) -> DagsterPipeline:
     """Return ``declared`` as a member of the gathering fleet; unchanged without one."""
     gathered = _GATHERED.get()
     if gathered is None:

@@ -403,7 +403,7 @@ def _wanted(member: DagsterPipeline, status: Status) -> dg.RunRequest | None:
 
 
 def _new_partitions(status: Status) -> list[TopicPartition]:
-    if status.head is None:  # the first run takes every partition there is
+    if status.head is None:  # the first run reads every partition
         return []
     offsets, bounds = status.head.offsets, status.cluster.bounds
     return sorted(tp for tp, b in bounds.items() if tp not in offsets and b.end > 0)

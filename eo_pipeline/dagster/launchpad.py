@@ -281,7 +281,7 @@ class _Scope:
             [declared] = self.pipelines.values()
             return declared, request(**config)
         declared = self.pipelines[config.pop(PIPELINE)]
-        context.instance.add_run_tags(context.run.run_id, declared.known_by)
+        context.instance.add_run_tags(context.run.run_id, declared.identity_tags)
         return declared, request(**config)
 
 

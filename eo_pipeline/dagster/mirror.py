@@ -33,7 +33,7 @@ from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.runs.report import CheckpointReport
 from eo_pipeline.sinks.session import goes_back
 
-#: Where Dagster keeps the data version of an event that is not a step's output.
+#: Tag of the data version of an event that is not a step's output.
 DATA_VERSION_TAG = "dagster/data_version"
 
 #: Tag of the code version of an event that is not a step's output.

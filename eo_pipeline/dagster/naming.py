@@ -125,10 +125,10 @@ class Automation(dg.Model, dg.Resolvable):
 
 
 class Fleet(dg.Model):
-    """Pipelines that share their sensors and a pool: one question a broker and a store for all.
+    """Settings of pipelines that share sensors and a pool: one query per broker and store for all.
 
-    Each keeps its assets, checks, jobs and schedule; when it is looked at and what starts a run of
-    it is its own document's to say.
+    Each pipeline keeps its assets, checks, jobs and schedule; its own document sets the intervals
+    and the lag that starts a run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -162,10 +162,10 @@ class Fleet(dg.Model):
 
 
 #: Kinds of a pipeline's assets.
-Part = Literal["table", "offsets", "checkpoints"]
+AssetKind = Literal["table", "offsets", "checkpoints"]
 
 #: Changes the default spec of an asset: its key, group, owners ...
-Translation = Callable[[dg.AssetSpec, Part], dg.AssetSpec]
+Translation = Callable[[dg.AssetSpec, AssetKind], dg.AssetSpec]
 
 #: Run tag with the pipeline's name. Jobs set it; the step adds it to runs started elsewhere.
 PIPELINE_TAG = "eo/pipeline"
@@ -224,31 +224,31 @@ class DagsterPipeline:
         """Name of the pipeline."""
         return self.pipeline.name
 
-    def spec(self, part: Part, **attributes: Any) -> dg.AssetSpec:
+    def spec(self, kind: AssetKind, **attributes: Any) -> dg.AssetSpec:
         """Return the spec of one of the three assets, translated.
 
         Raises:
             ConfigError: the translation yields one key for the whole spec and another for the key
                 alone, so that events and checks would miss the asset.
         """
-        spec = self._translated(dg.AssetSpec(self._default_key(part), **attributes), part)
-        if spec.key != self._key(part):
+        spec = self._translated(dg.AssetSpec(self._default_key(kind), **attributes), kind)
+        if spec.key != self._key(kind):
             raise ConfigError(
-                f"translation: {self._default_key(part).to_user_string()!r} became both "
-                f"{self._key(part).to_user_string()!r} and {spec.key.to_user_string()!r}. Make the "
+                f"translation: {self._default_key(kind).to_user_string()!r} became both "
+                f"{self._key(kind).to_user_string()!r} and {spec.key.to_user_string()!r}. Make the "
                 "new key of spec.key alone."
             )
         return spec
 
-    def _default_key(self, part: Part) -> dg.AssetKey:
+    def _default_key(self, kind: AssetKind) -> dg.AssetKey:
         name = self.pipeline.name
-        return dg.AssetKey(name if part == "table" else f"{name}_{part}")
+        return dg.AssetKey(name if kind == "table" else f"{name}_{kind}")
 
-    def _key(self, part: Part) -> dg.AssetKey:
-        return self._translated(dg.AssetSpec(self._default_key(part)), part).key
+    def _key(self, kind: AssetKind) -> dg.AssetKey:
+        return self._translated(dg.AssetSpec(self._default_key(kind)), kind).key
 
-    def _translated(self, spec: dg.AssetSpec, part: Part) -> dg.AssetSpec:
-        return self.translation(spec, part) if self.translation else spec
+    def _translated(self, spec: dg.AssetSpec, kind: AssetKind) -> dg.AssetSpec:
+        return self.translation(spec, kind) if self.translation else spec
 
     @property
     def partitions(self) -> str:
@@ -328,13 +328,13 @@ class DagsterPipeline:
         return f"{self.identifier}_spark"
 
     @property
-    def known_by(self) -> dict[str, str]:
+    def identity_tags(self) -> dict[str, str]:
         """Tag of every run of the pipeline, however it was started."""
         return {PIPELINE_TAG: self.pipeline.name}
 
     @property
     def run_tags(self) -> dict[str, str]:
-        return self.automation.run_tags | self.known_by
+        return self.automation.run_tags | self.identity_tags
 
     def run_tags_of(self, operation: str) -> dict[str, str]:
         """Return the tags of runs of an operator job."""

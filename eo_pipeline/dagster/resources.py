@@ -60,7 +60,7 @@ class SparkResource(LazyPySparkResource):
 
 
 class SparkDefinition(dg.ResourceDefinition):
-    """Spark of one pipeline; a class of its own, so that it can be told from other resources."""
+    """Spark of one pipeline, distinguished by its class from other resources."""
 
 
 def spark_definition(settings: SparkSettings) -> SparkDefinition:

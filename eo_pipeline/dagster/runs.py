@@ -102,7 +102,7 @@ def _may_move(run: dg.DagsterRun) -> bool:
 
 
 def _filter(declared: DagsterPipeline, *statuses: dg.DagsterRunStatus) -> dg.RunsFilter:
-    return dg.RunsFilter(statuses=statuses or None, tags=declared.known_by)
+    return dg.RunsFilter(statuses=statuses or None, tags=declared.identity_tags)
 
 
 #: Parent of all loggers of the engine.

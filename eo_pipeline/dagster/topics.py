@@ -381,7 +381,7 @@ class KnownPartitions:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> KnownPartitions | None:
-        """The inverse of :meth:`to_cursor`; None if there is none of this format."""
+        """Inverse of :meth:`to_cursor`; None for any other format."""
         raw = json.loads(cursor) if cursor else {}
         if raw.get("format") != _FORMAT:
             return None

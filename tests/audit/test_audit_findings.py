@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
 from eo_pipeline.audit.judge import Evidence, Findings, judge, repairs
-from eo_pipeline.audit.ranges import Coverage, Region, block_size, parts, write_ranges
+from eo_pipeline.audit.ranges import Coverage, Region, block_size, range_pieces, write_ranges
 from eo_pipeline.audit.report import CheckpointAudit, Example, FindingKind, Holes
 from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.kafka.partitions import Bounds, Cluster
@@ -56,7 +56,7 @@ def cut(found: list[Checkpoint], now: Cluster) -> list[tuple[int, int, int, bool
     """(checkpoint, start, end, readable), in order."""
     return sorted(
         (p.checkpoint, p.range.start, p.range.end, p.cause is None)
-        for p in parts(found, now, SOURCE)
+        for p in range_pieces(found, now, SOURCE)
     )
 
 
@@ -75,7 +75,7 @@ def test_a_log_that_ends_too_early_is_cut_off_and_an_open_transaction_cuts_nothi
     one = [checkpoint(1, OffsetRange("t", 0, 0, 40))]
     waiting = replace(cluster(end=20), bounds={tp: Bounds(0, 20, high=30)})
     assert cut(one, waiting) == [(1, 0, 20, True), (1, 20, 30, False), (1, 30, 40, False)]
-    beyond = [each.range for each in parts(one, waiting, SOURCE) if each.is_cut_off]
+    beyond = [each.range for each in range_pieces(one, waiting, SOURCE) if each.is_cut_off]
     assert beyond == [OffsetRange("t", 0, 30, 40)]
 
 
@@ -114,7 +114,7 @@ def test_parts_keep_every_offset_and_what_is_readable_is_disjoint(
         for i, (start, span) in enumerate(spans)
     ]
     now = cluster(beginning, beginning + length)
-    seen = list(parts(found, now, SOURCE))
+    seen = list(range_pieces(found, now, SOURCE))
     for each in found:
         kept = [o for p in seen if p.checkpoint == each.version for o in _offsets(p.range)]
         assert sorted(kept) == [o for r in each.entry.ranges for o in _offsets(r)]
@@ -134,7 +134,7 @@ def test_the_file_of_ranges_finds_each_offset_in_its_block_and_stays_small(tmp_p
         for i, (start, end) in enumerate(zip(starts, [*starts[1:], 900], strict=True))
     ]
     block, coverage = block_size(found), Coverage()
-    counted = coverage.counted(parts(found, cluster(end=800), SOURCE))
+    counted = coverage.counted(range_pieces(found, cluster(end=800), SOURCE))
     write_ranges(counted, tmp_path / "r.parquet", block, {"t"})
 
     rows = pq.read_table(tmp_path / "r.parquet").to_pylist()
@@ -160,7 +160,7 @@ def judged(
     offsets: dict[TopicPartition, int] | None = None,
 ) -> tuple[dict[FindingKind, int], list[CheckpointAudit]]:
     coverage = Coverage()
-    held = list(coverage.counted(parts(found, now or cluster(), SOURCE)))
+    held = list(coverage.counted(range_pieces(found, now or cluster(), SOURCE)))
     head = replace(found[-1].entry, offsets=offsets or {})
     snapshot = Snapshot(head, 0, found, (), (), head.version, rows=10)
     findings = Findings()

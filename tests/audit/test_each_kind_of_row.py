@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from eo_pipeline.audit.compare import Comparison, RowKind
-from eo_pipeline.audit.ranges import Part, write_ranges
+from eo_pipeline.audit.ranges import RangePiece, write_ranges
 from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -73,7 +73,7 @@ def test_each_kind_of_row_is_told_by_its_record(
     table = pa.table(dict(zip(names, columns, strict=True)), whole_lineage())
     pq.write_table(table, tmp_path / "rows.parquet")
     span = OffsetRange("t", 0, 0, 10)
-    write_ranges([Part(1, span)], tmp_path / "ranges.parquet", 10, set())
+    write_ranges([RangePiece(1, span)], tmp_path / "ranges.parquet", 10, set())
     compare = Comparison(
         spark=SparkSettings(remote=spark_server.remote).session(),
         stager=Reading(SOURCE, ConsoleSink(), None, True),

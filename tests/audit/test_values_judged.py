@@ -9,7 +9,7 @@ import pytest
 
 from eo_pipeline.audit.compare import RowKind, Tally
 from eo_pipeline.audit.judge import Evidence, Findings, cannot_prove, judge, proves
-from eo_pipeline.audit.ranges import Coverage, parts
+from eo_pipeline.audit.ranges import Coverage, range_pieces
 from eo_pipeline.audit.report import CheckpointAudit, FindingKind
 from eo_pipeline.audit.snapshot import Snapshot
 from eo_pipeline.audit.values import NOT_MADE, Proofs, Values, ValueSums
@@ -28,7 +28,7 @@ def evidence(
 ) -> Evidence:
     one = checkpoint(1, TEN, dead_letters=dead_letters)
     coverage = Coverage()
-    list(coverage.counted(parts([one], now, SOURCE)))
+    list(coverage.counted(range_pieces([one], now, SOURCE)))
     snapshot = Snapshot(one.entry, 0, (one,), (), (), 1, rows=10)
     made = Evidence(snapshot, coverage, {1: kinds}, frozenset(), True, True)
     return replace(made, values=values)

@@ -11,7 +11,7 @@ from dagster._serdes import serialize_value
 
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.dagster.definitions import load_pipelines, pipeline_definitions
-from eo_pipeline.dagster.naming import Part
+from eo_pipeline.dagster.naming import AssetKind
 from eo_pipeline.dagster.yaml_values import resolve_texts
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
@@ -333,7 +333,7 @@ def test_keys_groups_tags_and_pool_are_what_the_document_says(mine: Path) -> Non
 class Shouting(KafkaPipelineComponent):
     """As somebody overrides it in a project."""
 
-    def get_asset_spec(self, spec: dg.AssetSpec, asset: Part) -> dg.AssetSpec:
+    def get_asset_spec(self, spec: dg.AssetSpec, asset: AssetKind) -> dg.AssetSpec:
         path = [*spec.key.path[:-1], spec.key.path[-1].upper()]
         spec = super().get_asset_spec(spec, asset)
         return spec.replace_attributes(key=dg.AssetKey(path)) if asset == "table" else spec
@@ -362,7 +362,7 @@ def test_a_subclass_says_it_in_python() -> None:
 
 
 def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:
-    def by_kind(spec: dg.AssetSpec, _: Part) -> dg.AssetSpec:
+    def by_kind(spec: dg.AssetSpec, _: AssetKind) -> dg.AssetSpec:
         return spec.replace_attributes(key=spec.key.with_prefix(sorted(spec.kinds)))
 
     component = KafkaPipelineComponent.resolve_from_yaml(MINIMAL % SECRET)

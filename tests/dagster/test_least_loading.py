@@ -62,7 +62,7 @@ lag_threshold: 10
 @pytest.fixture
 def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "is_of_one_run", lambda: True)
-    monkeypatch.setattr(definitions, "_KEPT", {})
+    monkeypatch.setattr(definitions, "_LOADED", {})
     # of other tests, and of all that Dagster's own components import
     monkeypatch.setattr(dg, "StateBackedComponent", type("StateBackedComponent", (), {}))
     monkeypatch.setattr(gc, "freeze", lambda: None)  # this process goes on
@@ -114,7 +114,7 @@ def test_what_a_run_loads_is_what_everybody_sees(
 ) -> None:
     of_a_run = _snap(definitions.load_pipelines(package))
     monkeypatch.setattr(definitions, "is_of_one_run", lambda: False)
-    monkeypatch.setattr(definitions, "_KEPT", {})
+    monkeypatch.setattr(definitions, "_LOADED", {})
     of_a_server = _snap(definitions.load_pipelines(package))
     assert of_a_run == of_a_server
 
@@ -193,9 +193,9 @@ def test_the_resource_is_dagsters_own_when_something_of_it_is_asked_for() -> Non
     @dg.op(required_resource_keys={"spark"})
     def looks(context) -> None:  # type: ignore[no-untyped-def]  # Dagster reads it
         spark = context.resources.spark
-        assert "_made" not in vars(spark)
+        assert "_resource" not in vars(spark)
         seen.append(spark.spark_config)
-        assert isinstance(spark._made, SparkResource)
+        assert isinstance(spark._resource, SparkResource)
 
     @dg.job(resource_defs={"spark": spark_definition(SparkSettings())})
     def job() -> None:
