@@ -62,7 +62,7 @@ def test_a_jar_that_others_may_write_is_made_anew() -> None:
 
 
 def test_processes_that_make_it_at_once_all_have_it_whole() -> None:
-    code = "from eo_pipeline.spark.native_jar import ordinary_jar; print(ordinary_jar())"
+    code = "from eo_pipeline.spark.native_jar import compiled_jar; print(compiled_jar())"
     command = [sys.executable, "-c", code]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     [said] = {process.communicate(timeout=120)[0].strip() for process in started}

@@ -195,7 +195,7 @@ def test_none_is_made_where_nobody_wants_it(
 ) -> None:
     monkeypatch.setenv("EO_CACHE", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(archive_maker, "_begin", lambda _: pytest.fail("it was begun"))
+    monkeypatch.setattr(archive_maker, "_start_process", lambda _: pytest.fail("it was begun"))
     (tmp_path / "jvm").mkdir()
     if why != "none was ever made":
         (tmp_path / "jvm" / "old.jsa").touch(0o600)
@@ -209,7 +209,7 @@ def test_none_is_made_where_it_would_not_last(
 ) -> None:
     monkeypatch.setenv("EO_CACHE", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr(archive_maker, "_begin", lambda _: pytest.fail("it was begun"))
+    monkeypatch.setattr(archive_maker, "_start_process", lambda _: pytest.fail("it was begun"))
     (tmp_path / "jvm").mkdir()
     (tmp_path / "jvm" / "old.jsa").touch(0o600)
     if fault == "a full disk":

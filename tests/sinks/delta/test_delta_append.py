@@ -229,7 +229,7 @@ def test_an_error_of_the_file_system_is_an_unknown_outcome(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(log, "name_too", torn)
+        broken.setattr(log, "hard_link", torn)
         with pytest.raises(CommitUnknownError), world.sink().open("p") as session:
             session.publish(entry, in_memory(rows_of(4)))
     with world.sink().open("p") as session:
@@ -251,7 +251,7 @@ def test_a_name_that_is_taken_by_our_own_commit_is_our_commit(
         hard_link(place, to)
         hard_link(place, to)
 
-    monkeypatch.setattr(log, "name_too", twice)
+    monkeypatch.setattr(log, "hard_link", twice)
     world.commit(entry, in_memory(rows_of(4)))
     assert world.checkpoints() == {1: 3, 2: 3, 3: 3, 4: 3}
     assert len(world.ledger_files()) == 5

@@ -227,7 +227,7 @@ def test_an_earlier_release_is_shut_out_once_and_again_after_it_wrote_the_ledger
         shut.append(shard)
         real(sink, pipeline, settings, shard)
 
-    monkeypatch.setattr(transactions, "shut_out", counted)
+    monkeypatch.setattr(transactions, "fence_producer", counted)
     with world.open() as session:
         head = world.begin(session)
     assert shut == [0]
