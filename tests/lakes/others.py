@@ -12,7 +12,7 @@ from deltalake.schema import PrimitiveType
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from eo_pipeline.errors import SchemaChangeError, TableRolledBackError
+from eo_pipeline.errors import RefusedError, SchemaChangeError, TableRolledBackError
 from tests.lakes.columns import PLAIN, WIDER, Kind
 from tests.lakes.life import Life
 from tests.lakes.model import Row
@@ -213,6 +213,9 @@ def _goes_back_too(life: Life, version: int) -> bool:
         return False
     life.check()
     life.say(f"  rewind to {version}")
+    if life.upserts and any(head >= version for head in life.others):
+        life.refused((RefusedError,), lambda: life.driver.rewind(version))
+        return False
     if life.go_back(lambda: life.driver.rewind(version)):
         life.model.rewind(version)
         return True
