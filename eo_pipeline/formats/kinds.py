@@ -5,18 +5,11 @@ Decoding of records is separate, see :mod:`eo_pipeline.batch.decode`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from eo_pipeline.formats.avro import Avro
 from eo_pipeline.formats.base import SchemaKind
-from eo_pipeline.formats.json_schema import JsonSchema
-from eo_pipeline.formats.protobuf import Protobuf
 from eo_pipeline.ledger.schemas import AVRO, JSON_SCHEMA, PROTOBUF
 
 #: Type names of a registry by the ``value_format`` of a document.
 _TYPES = {"avro": AVRO, "json": JSON_SCHEMA, "protobuf": PROTOBUF}
-
-_KINDS: Mapping[str, SchemaKind] = {AVRO: Avro(), JSON_SCHEMA: JsonSchema()}
 
 
 def type_of_format(value_format: str) -> str:
@@ -34,8 +27,25 @@ def format_of_type(schema_type: str) -> str | None:
 
 
 def kind_of(schema_type: str, message: str = "") -> SchemaKind:
-    """Return the kind of a registry's type name; ``message`` selects a message of Protobuf."""
-    return Protobuf(message) if schema_type == PROTOBUF else _KINDS[schema_type]
+    """Return the kind of a registry's type name; ``message`` selects a message of Protobuf.
+
+    Raises:
+        KeyError: there is no such kind.
+    """
+    # here, because a pipeline has one kind, if any, and a run that finds nothing new imports it all
+    if schema_type == AVRO:
+        from eo_pipeline.formats.avro import Avro
+
+        return Avro()
+    if schema_type == JSON_SCHEMA:
+        from eo_pipeline.formats.json_schema import JsonSchema
+
+        return JsonSchema()
+    if schema_type == PROTOBUF:
+        from eo_pipeline.formats.protobuf import Protobuf
+
+        return Protobuf(message)
+    raise KeyError(schema_type)
 
 
 def key_as_record(schema_type: str, text: str) -> str:
