@@ -50,10 +50,17 @@ from eo_pipeline.operations.replay import (
 from eo_pipeline.operations.rewind import RewindPlan, plan_rewind
 from eo_pipeline.operations.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, recover
 from eo_pipeline.runs.interruption import watched
 from eo_pipeline.runs.recovery import Recovery
-from eo_pipeline.runs.report import NOBODY, CheckpointReport, ObservedRun, Observer, RunReport
+from eo_pipeline.runs.report import (
+    NOBODY,
+    CheckpointReport,
+    ObservedRun,
+    Observer,
+    Recorder,
+    RunReport,
+)
 from eo_pipeline.runs.runner import Runner, checkpoints_limit
 from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
@@ -77,8 +84,10 @@ class Changes:
     """The part of :class:`~eo_pipeline.pipeline.Pipeline` that changes what stands."""
 
     if TYPE_CHECKING:
+        name: str
+        sink: Sink
 
-        def _steps(
+        def _open_context(
             self,
             run_id: str | None = None,
             on_checkpoint: Callable[[CheckpointReport], None] | None = None,
@@ -104,7 +113,7 @@ class Changes:
         Raises:
             GoingBackError, NothingToDoError, RefusedError: not possible as asked, see their kinds.
         """
-        return plan_rewind(self._steps, to, accept_compacted=accept_compacted)
+        return plan_rewind(self._open_context, to, accept_compacted=accept_compacted)
 
     def rewind(
         self, to: int | datetime, *, reason: str = "", accept_compacted: bool = False
@@ -132,7 +141,9 @@ class Changes:
             versions: replay exactly these instead; ``first`` and ``last`` are then ignored.
             accept_compacted: as for :meth:`plan_rewind`; so are the errors.
         """
-        return plan_replay(self._steps, first, last, versions, accept_compacted=accept_compacted)
+        return plan_replay(
+            self._open_context, first, last, versions, accept_compacted=accept_compacted
+        )
 
     def replay(
         self,
@@ -152,8 +163,8 @@ class Changes:
         """The live checkpoints with records that were set aside, oldest first; ``counts`` say how
         many. Nothing is read but the ledger.
         """
-        with self._steps() as steps:
-            return list(with_dead_letters(steps))
+        with watched(self.name, self.sink) as session:
+            return list(with_dead_letters(session))
 
     def dead_letter_rows(self, version: int = 0) -> Iterator[DeadLetter]:
         """The records that were set aside, of the checkpoint ``version`` and later ones, as the
@@ -163,8 +174,8 @@ class Changes:
             RefusedError: this sink cannot read them back.
             SinkUnavailableError: it does not answer.
         """
-        with self._steps() as steps:
-            yield from dead_letter_rows(steps.session, version)
+        with watched(self.name, self.sink) as session:
+            yield from dead_letter_rows(session, version)
 
     def plan_redrive(
         self, versions: Collection[int] | None = None, *, accept_compacted: bool = False
@@ -182,7 +193,7 @@ class Changes:
         Raises:
             NothingToDoError: none of them set anything aside.
         """
-        return plan_redrive(self._steps, versions, accept_compacted=accept_compacted)
+        return plan_redrive(self._open_context, versions, accept_compacted=accept_compacted)
 
     def plan_fork(
         self,
@@ -202,7 +213,9 @@ class Changes:
             ConfigError: the name or the sink is not valid.
         """
         fork = self.forked(name, sink)
-        return plan_fork(self._steps, at, name, fork._steps, accept_compacted=accept_compacted)
+        return plan_fork(
+            self._open_context, at, name, fork._open_context, accept_compacted=accept_compacted
+        )
 
     def fork(
         self,
@@ -229,7 +242,7 @@ class Changes:
         Raises:
             NothingToDoError: nothing is lost (in these topics).
         """
-        return plan_accept_loss(self._steps, topics)
+        return plan_accept_loss(self._open_context, topics)
 
     def accept_loss(self, reason: str, *, topics: Collection[str] | None = None) -> LedgerEntry:
         """Recover, then :meth:`plan_accept_loss` and apply the plan, unseen."""
@@ -246,7 +259,7 @@ class Changes:
         Raises:
             NothingToDoError: the ledger did not go backwards, so that there is nothing to adopt.
         """
-        return plan_adopt(self._steps)
+        return plan_adopt(self._open_context)
 
     def adopt(self, reason: str) -> LedgerEntry | None:
         """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if any."""
@@ -261,7 +274,7 @@ class Changes:
         Raises:
             NothingToDoError: all can be read.
         """
-        return plan_set_aside(self._steps)
+        return plan_set_aside(self._open_context)
 
     def plan_reset(self) -> ResetPlan:
         """To drop this pipeline's rows, dead letters, ledger and staging: for development.
@@ -271,7 +284,7 @@ class Changes:
         Raises:
             RefusedError: the sink leaves this to a person; says how.
         """
-        return plan_reset(self._steps)
+        return plan_reset(self._open_context)
 
     def reset(self) -> None:
         """:meth:`plan_reset` and apply the plan, unseen."""
@@ -387,9 +400,9 @@ class Pipeline(Changes, Settings):
             EoPipelineError: one of its kinds; nothing is lost or half-applied.
         """
         limit = checkpoints_limit(self.max_checkpoints, max_checkpoints)
-        with self._steps(run_id, on_checkpoint, spark, Operation.FORWARD.value) as steps:
+        with self._open_context(run_id, on_checkpoint, spark, Operation.FORWARD.value) as context:
             sweep_scratch(self._scratch)
-            return Runner(steps, limit, self.overlap).run()
+            return Runner(context, limit, self.overlap).run()
 
     def head(self) -> LedgerEntry | None:
         """The newest ledger entry, ``None`` before the first run."""
@@ -435,13 +448,13 @@ class Pipeline(Changes, Settings):
         Raises:
             SinkUnavailableError, SourceUnavailableError: one of them does not answer.
         """
-        return read_status(self._steps)
+        return read_status(self._open_context)
 
     def plan_run(self) -> RunPlan:
         """Return the ranges of the next run; nothing changes, no Spark starts. Errors: see
         status.
         """
-        return plan_next_run(self._steps)
+        return plan_next_run(self._open_context)
 
     def recover(
         self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
@@ -452,8 +465,8 @@ class Pipeline(Changes, Settings):
             LedgerBehindError: the ledger went backwards.
             SinkUnavailableError, CommitUnknownError: the sink could not be asked; nothing is lost.
         """
-        with self._steps(None, on_checkpoint) as steps:
-            return steps.recover()
+        with self._open_context(None, on_checkpoint) as context:
+            return recover(context)
 
     def maintain(self, *, dry_run: bool = False) -> MaintenanceReport:
         """Put the table's small files together, remove what nothing refers to any more, keep its
@@ -468,8 +481,8 @@ class Pipeline(Changes, Settings):
                 has begun; what was done stays.
             LedgerBehindError, LedgerDamagedError: as a run.
         """
-        with self._steps() as steps:
-            return maintain(steps, self.maintenance, dry_run=dry_run)
+        with self._open_context() as context:
+            return maintain(context, self.maintenance, dry_run=dry_run)
 
     def failures(self) -> list[Failures]:
         """Runs that failed, by the kind of error, as they noted it in staging; whoever cannot
@@ -494,8 +507,8 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.operations.as_of import open_as_of
 
-        with self._steps() as steps:
-            view = open_as_of(steps, version, what_is_left=what_is_left)
+        with watched(self.name, self.sink) as session:
+            view = open_as_of(session, self.sink, version, what_is_left=what_is_left)
             with callers_block():
                 yield view
 
@@ -525,8 +538,8 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.audit import Audit
 
-        with phase(f"{self.name}: audit"), self._steps(spark=spark) as steps:
-            return Audit(steps, self._scratch, on_progress or _no_listener).run(last)
+        with phase(f"{self.name}: audit"), self._open_context(spark=spark) as context:
+            return Audit(context, self._scratch, on_progress or _no_listener).run(last)
 
     def preview_replay(
         self, plan: ReplayPlan, *, key: Sequence[str] = (), spark: SparkProvider | None = None
@@ -549,8 +562,8 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.audit.preview import preview_replay
 
-        with phase(f"{self.name}: preview"), self._steps(spark=spark) as steps:
-            return preview_replay(steps, self._scratch, plan, key)
+        with phase(f"{self.name}: preview"), self._open_context(spark=spark) as context:
+            return preview_replay(context, self._scratch, plan, key)
 
     @property
     def _scratch(self) -> Place:
@@ -562,7 +575,7 @@ class Pipeline(Changes, Settings):
         ) / self.name
 
     @contextmanager
-    def _steps(
+    def _open_context(
         self,
         run_id: str | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
@@ -582,15 +595,14 @@ class Pipeline(Changes, Settings):
                 sink=self.sink,
                 transform=self.transform,
                 lineage=self.lineage,
+                inline_records=self.inline_records,
+                run_id=run_id,
                 session=session,
                 recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
+                admin=admin or KafkaAdmin(self.source),
                 spark=callers(spark) if spark else self._own_spark,
                 begin_spark=_nothing if spark else self.spark.begin,
-                run_id=run_id,
-                inline_records=self.inline_records,
-                on_checkpoint=callers(on_checkpoint or _no_listener),
-                observer=observer,
-                prepared_admin=admin,
+                recorder=Recorder(callers(on_checkpoint or _no_listener), observer),
             )
 
     def _ask_kafka(self) -> KafkaAdmin:

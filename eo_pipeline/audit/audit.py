@@ -42,7 +42,7 @@ from eo_pipeline.kafka.marks import altered_ranges
 from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import REFUSED, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.operations.plan import head_as_it_is, look_again
+from eo_pipeline.operations.plan import look_again, unverified_head
 from eo_pipeline.operations.replay import check_replay
 from eo_pipeline.progress import current
 from eo_pipeline.runs.checkpoint import RunContext
@@ -81,7 +81,7 @@ class Audit:
             with self._timed("sink"):
                 snapshot = take_snapshot(
                     self.steps.session,
-                    lambda: head_as_it_is(self.steps),
+                    lambda: unverified_head(self.steps.session),
                     last,
                     files.folder / "rows.parquet",
                     self._say,
@@ -151,7 +151,7 @@ class Audit:
         books = self.steps.books
         return Comparison(
             spark=self.steps.spark(),
-            stager=self.steps.knowing_stager(),
+            stager=self.steps.current_stager(),
             pipeline=self.steps.pipeline,
             topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
             rows=files.seen(files.folder / "rows.parquet"),

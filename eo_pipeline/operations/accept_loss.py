@@ -11,7 +11,7 @@ from eo_pipeline.kafka.losses import Losses, losses_of
 from eo_pipeline.kafka.marks import validated
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.operations.plan import ChangePlan, OpenContext, counted, current_head, refuse_stale
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 from eo_pipeline.runs.runner import entry_past_losses, still_lost
 
 
@@ -43,29 +43,32 @@ class AcceptLossPlan(ChangePlan):
             "losses": [str(loss) for loss in self.losses],
         }
 
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """A hole may have grown since it was looked at; one of another kind was not looked at."""
-        refuse_stale(self.pipeline, self.head, steps.recover())
-        cluster = validated(steps.admin.cluster(), self.head, steps.admin.logs)
-        now = losses_of(self.head, cluster, steps.source)
+        refuse_stale(self.pipeline, self.head, recover(context))
+        cluster = validated(context.admin.cluster(), self.head, context.admin.logs)
+        now = losses_of(self.head, cluster, context.source)
         accepted = still_lost(self.losses_by_partition, now)
         if not accepted:
             raise _nothing_lost(self.pipeline, None)
-        entry = entry_past_losses(self.head, accepted, cluster, steps.run_id, remarks)
-        return (steps.publish_alone(entry),)
+        entry = entry_past_losses(self.head, accepted, cluster, context.run_id, remarks)
+        return (commit_alone(context, entry),)
 
 
-def plan_accept_loss(open_steps: OpenContext, topics: Collection[str] | None) -> AcceptLossPlan:
+def plan_accept_loss(open_context: OpenContext, topics: Collection[str] | None) -> AcceptLossPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_accept_loss`."""
-    with open_steps() as steps:
-        head = current_head(steps)
-        cluster = validated(steps.admin.cluster(), head, steps.admin.logs)
-        losses = losses_of(head, cluster, steps.source)
+    with open_context() as context:
+        head = current_head(context.session)
+        cluster = validated(context.admin.cluster(), head, context.admin.logs)
+        losses = losses_of(head, cluster, context.source)
         selected = {tp: loss for tp, loss in losses.items() if topics is None or tp.topic in topics}
         if not selected:
-            raise _nothing_lost(steps.pipeline, topics)
+            raise _nothing_lost(context.pipeline, topics)
         return AcceptLossPlan(
-            pipeline=steps.pipeline, open_steps=open_steps, head=head, losses_by_partition=selected
+            pipeline=context.pipeline,
+            open_context=open_context,
+            head=head,
+            losses_by_partition=selected,
         )
 
 

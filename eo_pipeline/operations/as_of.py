@@ -20,8 +20,9 @@ from eo_pipeline.errors import PastGoneError, RefusedError, some_of
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow
 from eo_pipeline.operations.plan import current_head, look_again, newest_by, refuse_unkept
-from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.sinks.capabilities import Selected, TimeTravelView, add_counts
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.session import SinkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,7 @@ class _ByCheckpoint:
     each checkpoint there must be, None where rows may replace each other.
     """
 
-    steps: RunContext
+    session: SinkSession
     version: int
     head: LedgerEntry
     selected: Selected
@@ -126,11 +127,11 @@ class _ByCheckpoint:
         where = f"the rows that carry a checkpoint up to {self.version}"
         if self.selected.but:
             where += f", without {_named(self.selected.but)}"
-        queries = self.steps.session.queries(self.selected)
+        queries = self.session.queries(self.selected)
         return TimeTravelView(where, self._batches, self._count, queries)
 
     def _count(self) -> int:
-        counts = self._asked(lambda: self.steps.session.counts_of(self.selected))
+        counts = self._asked(lambda: self.session.counts_of(self.selected))
         self._check(counts)
         return sum(counts.values())
 
@@ -138,7 +139,7 @@ class _ByCheckpoint:
         """Checked at the end, if they are to be all."""
         counts: dict[int | None, int] = {}
         selected = replace(self.selected, limit=limit)
-        for batch in self._asked(lambda: self.steps.session.rows_of(selected)):
+        for batch in self._asked(lambda: self.session.rows_of(selected)):
             add_counts(counts, batch)
             yield batch
         if limit is None:
@@ -149,13 +150,13 @@ class _ByCheckpoint:
             return ask()
         except RefusedError as error:
             raise PastGoneError(
-                self.steps.pipeline, self.version, str(error), "`eo show` tells of its ledger."
+                self.session.pipeline, self.version, str(error), "`eo show` tells of its ledger."
             ) from error
 
     def _check(self, counts: Mapping[int | None, int]) -> None:
         """Compare what was read with the ledger, which may have gone back meanwhile."""
-        pipeline = self.steps.pipeline
-        _, went_back = look_again(self.steps.session, self.head)
+        pipeline = self.session.pipeline
+        _, went_back = look_again(self.session, self.head)
         if went_back:
             text = "rows were taken back while it was read"
             raise PastGoneError(pipeline, self.version, text, "Ask again.")
@@ -178,25 +179,33 @@ class _ByCheckpoint:
         log.warning("%s: %s", pipeline, text)
 
 
-def open_as_of(steps: RunContext, wanted: int | datetime, *, what_is_left: bool) -> AsOf:
+def open_as_of(
+    session: SinkSession, sink: Sink, wanted: int | datetime, *, what_is_left: bool
+) -> AsOf:
     """See :meth:`eo_pipeline.pipeline.Pipeline.as_of`."""
-    head = current_head(steps)
-    version = newest_by(steps.session, head, wanted) if isinstance(wanted, datetime) else wanted
+    head = current_head(session)
+    version = newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
     refuse_unkept(head, version)
     floor = head.floor
-    entries = follow(steps.session.history(floor), floor)
+    entries = follow(session.history(floor), floor)
     history = [entry for entry in entries if entry.version <= head.version]
     try:
-        past, why = steps.session.past(history[version - floor]), ""
+        past, why = session.past(history[version - floor]), ""
     except RefusedError as error:
         past, why = None, str(error)
     if past is None:
-        return _by_checkpoint(steps, history, version, why, what_is_left=what_is_left)
-    return AsOf(steps.pipeline, history[version - floor], history[-1], past)
+        return _by_checkpoint(session, sink, history, version, why, what_is_left=what_is_left)
+    return AsOf(session.pipeline, history[version - floor], history[-1], past)
 
 
 def _by_checkpoint(
-    steps: RunContext, history: Sequence[LedgerEntry], version: int, why: str, *, what_is_left: bool
+    session: SinkSession,
+    sink: Sink,
+    history: Sequence[LedgerEntry],
+    version: int,
+    why: str,
+    *,
+    what_is_left: bool,
 ) -> AsOf:
     """By the number of the checkpoint that rows carry; ``why`` the store's own states do not serve.
 
@@ -210,19 +219,19 @@ def _by_checkpoint(
     # of those below the floor no more is known than that
     common = now.keys() & then.keys()
     replayed = {n: by for n, by in _replays(later) if n < head.floor or n in common}
-    keeps = steps.sink.keeps_every_row
+    keeps = sink.keeps_every_row
     missing = tuple(_gone(later, head.floor, then, now, replayed, keeps))
     if missing and not what_is_left:
         reason = "; ".join(missing) + (f" (and {why})" if why else "")
-        raise PastGoneError(steps.pipeline, version, reason, _REMEDY)
+        raise PastGoneError(session.pipeline, version, reason, _REMEDY)
     selected = Selected(START_VERSION, version, tuple(replayed))
     counts = {
         n: checkpoint.counts.rows
         for n, checkpoint in then.items()
         if n in now and n not in replayed
     }
-    rows = _ByCheckpoint(steps, version, head, selected, counts if keeps else None, what_is_left)
-    return AsOf(steps.pipeline, until[-1], head, rows.past(), missing)
+    rows = _ByCheckpoint(session, version, head, selected, counts if keeps else None, what_is_left)
+    return AsOf(session.pipeline, until[-1], head, rows.past(), missing)
 
 
 def _replays(entries: Sequence[LedgerEntry]) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from eo_pipeline.errors import GoingBackError
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import (
     START_VERSION,
     Counts,
@@ -28,7 +29,7 @@ from eo_pipeline.operations.plan import (
     ranges_since,
     refuse_stale,
 )
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,40 +56,40 @@ class ForkPlan(RereadingPlan):
             f"again {self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: RunContext) -> tuple[str, ...]:
+    def check(self, context: RunContext) -> tuple[str, ...]:
         return check_rereading(
-            steps,
+            context,
             f"the fork at {self.target.version}",
-            [*self.ranges, *self._begun_at(steps)],
+            [*self.ranges, *self._begun_at(context.source)],
             self.topic_ids,
             self.checkpoints,
             accept_compacted=self.accept_compacted,
             target=self.target,
         )
 
-    def _begun_at(self, steps: RunContext) -> Iterator[OffsetRange]:
+    def _begun_at(self, source: KafkaSource) -> Iterator[OffsetRange]:
         """Return the start offsets of the new pipeline in partitions that it need not read again
         yet.
         """
         read = {r.topic_partition for r in self.ranges}
         for tp, offset in self.target.offsets.items():
-            if tp not in read and steps.source.matches(tp.topic):
+            if tp not in read and source.matches(tp.topic):
                 yield OffsetRange(tp.topic, tp.partition, offset, offset)
 
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """Writes the new ledger's first entry. The old pipeline is looked at and left as it is."""
-        refuse_stale(self.pipeline, self.head, steps.session.head())
-        self.check(steps)
-        with self.open_fork(steps.run_id, steps.on_checkpoint) as new:
-            head = new.recover()
+        refuse_stale(self.pipeline, self.head, context.session.head())
+        self.check(context)
+        with self.open_fork(context.run_id, context.recorder.on_checkpoint) as new:
+            head = recover(new)
             if head is not None:
                 raise GoingBackError(
                     f"Pipeline {self.fork!r} has a ledger already, at version {head.version}. "
                     "Nothing was changed; fork under another name."
                 )
-            return (new.publish_alone(self._entry(steps, remarks)),)
+            return (commit_alone(new, self._entry(context, remarks)),)
 
-    def _entry(self, steps: RunContext, remarks: Mapping[str, str]) -> LedgerEntry:
+    def _entry(self, context: RunContext, remarks: Mapping[str, str]) -> LedgerEntry:
         origin = {
             "pipeline": self.pipeline,
             "ledger_id": self.target.ledger_id,
@@ -104,17 +105,17 @@ class ForkPlan(RereadingPlan):
             operation=Operation.FORK,
             offsets=self.target.offsets,
             topic_ids=self.target.topic_ids,
-            run_id=steps.run_id,
+            run_id=context.run_id,
             details={**remarks, "forked_from": origin},
             identity=Identity(
                 past_topics=self.target.identity.past_topics, marks=self.target.identity.marks
             ),
-            counts=steps.books.carried(self.target, self.head) if steps.books else Counts(),
+            counts=context.books.carried(self.target, self.head) if context.books else Counts(),
         )
 
 
 def plan_fork(
-    open_steps: OpenContext,
+    open_context: OpenContext,
     at: int | datetime,
     fork: str,
     open_fork: OpenContext,
@@ -122,12 +123,12 @@ def plan_fork(
     accept_compacted: bool,
 ) -> ForkPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_fork`."""
-    with open_steps() as steps:
-        head = current_head(steps)
-        target, later = find_live_entry(steps.session, head, at)
+    with open_context() as context:
+        head = current_head(context.session)
+        target, later = find_live_entry(context.session, head, at)
         plan = ForkPlan(
-            pipeline=steps.pipeline,
-            open_steps=open_steps,
+            pipeline=context.pipeline,
+            open_context=open_context,
             head=head,
             target=target,
             fork=fork,
@@ -137,4 +138,4 @@ def plan_fork(
             topic_ids=first_topic_ids([target, *later]),
             accept_compacted=accept_compacted,
         )
-        return replace(plan, warnings=plan.check(steps))
+        return replace(plan, warnings=plan.check(context))

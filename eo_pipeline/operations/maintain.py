@@ -16,8 +16,9 @@ from eo_pipeline.ledger.entry import Counts, Floor, LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, WrittenWith
 from eo_pipeline.operations.plan import newest_by
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
+from eo_pipeline.sinks.session import SinkSession
 
 #: For whom the ledger has changed only once they look again: an audit, a page of a report.
 READERS_HAVE = timedelta(hours=1)
@@ -29,7 +30,7 @@ EntryAt = Callable[[int], LedgerEntry | None]
 
 
 def prune(
-    steps: RunContext, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
+    context: RunContext, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
 ) -> Iterator[Upkeep]:
     """Remove what is below the floor, also one that was set before; then set a higher floor if
     entries shall be ``kept_for`` so long.
@@ -38,24 +39,24 @@ def prune(
         LedgerDamagedError: the ledger does not hold what it says it holds.
         SinkUnavailableError: the store does not answer.
     """
-    why = steps.session.keeps_ledger
+    why = context.session.keeps_ledger
     if why is not None:
         if kept_for is not None:
             yield Upkeep("ledger", f"kept whole: {why}")
         return
     if head is not None and head.identity.floor is not None:
-        yield _removal(steps, head.identity.floor, dry_run=dry_run)
+        yield _removal(context.session, head.identity.floor, dry_run=dry_run)
     if head is not None and kept_for is not None:
-        yield _raised(steps, head, datetime.now(UTC) - kept_for, dry_run=dry_run)
+        yield _raised(context, head, datetime.now(UTC) - kept_for, dry_run=dry_run)
 
 
-def _removal(steps: RunContext, floor: Floor, *, dry_run: bool) -> Upkeep:
+def _removal(session: SinkSession, floor: Floor, *, dry_run: bool) -> Upkeep:
     """Of what an earlier maintenance set the floor above."""
-    begun, said_by = time.monotonic(), steps.session.entry(floor.since)
+    begun, said_by = time.monotonic(), session.entry(floor.since)
     since = said_by.committed_at if said_by else None
     if since is not None and datetime.now(UTC) < since + READERS_HAVE:
         return Upkeep("ledger", f"what is below version {floor.version} goes in an hour or later")
-    count = steps.session.prune(dry_run=dry_run)
+    count = session.prune(dry_run=dry_run)
     if not count:
         return Upkeep("ledger", f"nothing is left below version {floor.version}")
     verb = "would remove" if dry_run else "removed"
@@ -64,10 +65,10 @@ def _removal(steps: RunContext, floor: Floor, *, dry_run: bool) -> Upkeep:
     return Upkeep("ledger", remark, count, 0, seconds=seconds)
 
 
-def _raised(steps: RunContext, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
+def _raised(context: RunContext, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
     """The floor, up to the newest version that was committed by then: it is the first kept."""
     try:
-        version = newest_by(steps.session, head, until)
+        version = newest_by(context.session, head, until)
     except UnknownCheckpointError:
         version = head.floor
     count = version - head.floor
@@ -75,10 +76,12 @@ def _raised(steps: RunContext, head: LedgerEntry, until: datetime, *, dry_run: b
         return Upkeep("ledger", f"{max(count, 0)} entries are old enough, {LEAST} are worth it")
     if dry_run:
         return Upkeep("ledger", f"would set the floor to version {version}, {count:,} versions up")
-    if steps.recovery.waiting(head):
+    if context.recovery.waiting(head):
         return Upkeep("ledger", "a run is under way: the floor is set by the next maintenance")
     try:
-        entry = steps.publish_alone(floor_entry(head, version, steps.session.entry, steps.run_id))
+        entry = commit_alone(
+            context, floor_entry(head, version, context.session.entry, context.run_id)
+        )
     except FencedError:
         return Upkeep("ledger", "a run was faster: the floor is set by the next maintenance")
     message = f"version {entry.version} sets the floor to version {version}, {count:,} versions up"
@@ -151,41 +154,41 @@ class MaintenanceReport:
         }
 
 
-def maintain(steps: RunContext, rules: Maintenance, *, dry_run: bool) -> MaintenanceReport:
+def maintain(context: RunContext, rules: Maintenance, *, dry_run: bool) -> MaintenanceReport:
     """See :meth:`eo_pipeline.pipeline.Pipeline.maintain`."""
-    head = steps.session.verified(steps.session.head())
-    done = tuple(_work(steps, head, rules, dry_run=dry_run))
-    head = steps.session.head()
+    head = context.session.verified(context.session.head())
+    work = tuple(_work(context, head, rules, dry_run=dry_run))
+    head = context.session.head()
     return MaintenanceReport(
-        pipeline=steps.pipeline,
+        pipeline=context.pipeline,
         version=head.version if head else None,
         dry_run=dry_run,
-        work=done,
+        work=work,
     )
 
 
 def _work(
-    steps: RunContext, head: LedgerEntry | None, rules: Maintenance, *, dry_run: bool
+    context: RunContext, head: LedgerEntry | None, rules: Maintenance, *, dry_run: bool
 ) -> Iterator[Upkeep]:
-    with phase(f"{steps.pipeline}: staging"):
-        yield _staging(steps, head, dry_run=dry_run)
-    with phase(f"{steps.pipeline}: maintenance of {steps.sink.table_name}"):
-        yield from steps.session.maintain(rules, dry_run=dry_run)
-    with phase(f"{steps.pipeline}: the ledger"):
-        now = steps.session.verified(steps.session.head())
-        yield from prune(steps, now, rules.ledger_kept_for, dry_run=dry_run)
+    with phase(f"{context.pipeline}: staging"):
+        yield _staging(context, head, dry_run=dry_run)
+    with phase(f"{context.pipeline}: maintenance of {context.sink.table_name}"):
+        yield from context.session.maintain(rules, dry_run=dry_run)
+    with phase(f"{context.pipeline}: the ledger"):
+        now = context.session.verified(context.session.head())
+        yield from prune(context, now, rules.ledger_kept_for, dry_run=dry_run)
 
 
-def _staging(steps: RunContext, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
+def _staging(context: RunContext, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
     """As every run begins: promises of dead runs are kept, what can never be committed goes."""
-    begun, staging = time.monotonic(), steps.recovery.staging
+    begun, staging = time.monotonic(), context.recovery.staging
     before = len(staging.attempts(head.ledger_id if head else None))
     if dry_run:
         message = (
             "attempts of runs; those of dead ones would be settled" if before else "no attempts"
         )
         return Upkeep("staging", message, before, before)
-    promised = steps.recover()
+    promised = recover(context)
     after = len(staging.attempts(promised.ledger_id if promised else None))
     message = "attempts of dead runs settled" if after < before else "nothing to settle"
     return Upkeep("staging", message, before, after, seconds=time.monotonic() - begun)

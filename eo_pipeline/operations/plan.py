@@ -7,7 +7,7 @@ adopt. Making a plan makes every check and changes nothing; applying it makes th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta
@@ -40,11 +40,9 @@ from eo_pipeline.ledger.history import (
 )
 from eo_pipeline.ledger.offsets import OffsetRange, ranges_to_json
 from eo_pipeline.runs.checkpoint import RunContext
-from eo_pipeline.runs.report import CheckpointReport
+from eo_pipeline.runs.report import OnCheckpoint
 from eo_pipeline.sinks.session import LATER_ROWS, SinkSession
 from eo_pipeline.spark import SparkProvider
-
-OnCheckpoint = Callable[[CheckpointReport], None]
 
 
 class OpenContext(Protocol):
@@ -69,7 +67,7 @@ class ChangePlan(ABC):
     operation: ClassVar[Operation]
 
     pipeline: str
-    open_steps: OpenContext = field(repr=False, compare=False)
+    open_context: OpenContext = field(repr=False, compare=False)
 
     def apply(
         self,
@@ -96,12 +94,12 @@ class ChangePlan(ABC):
             FencedError: a run was faster at the last moment.
             EoPipelineError: another of its kinds; what was reported as committed stays.
         """
-        with self.open_steps(run_id, on_checkpoint, spark, self.operation.value) as steps:
-            entries = self._apply(steps, {"reason": reason, "asked_by": asked_by})
+        with self.open_context(run_id, on_checkpoint, spark, self.operation.value) as context:
+            entries = self._apply(context, {"reason": reason, "asked_by": asked_by})
         return ChangeReport(self, entries)
 
     @abstractmethod
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """The entries that were committed, oldest first."""
 
     @abstractmethod
@@ -127,7 +125,7 @@ class RereadingPlan(ChangePlan):
     warnings: tuple[str, ...] = ()
 
     @abstractmethod
-    def check(self, steps: RunContext) -> tuple[str, ...]:
+    def check(self, context: RunContext) -> tuple[str, ...]:
         """Ask the sink and Kafka whether it can be done. Returns the warnings.
 
         Raises:
@@ -303,28 +301,28 @@ class Rereading:
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
-def current_head(steps: RunContext) -> LedgerEntry:
+def current_head(session: SinkSession) -> LedgerEntry:
     """The head as it is, and as it was committed; nothing is changed.
 
     Raises:
         UnknownCheckpointError: the pipeline has no ledger yet.
         LedgerDamagedError: it, or its parent, is not what was committed.
     """
-    head = steps.session.verified(head_as_it_is(steps))
+    head = session.verified(unverified_head(session))
     assert head is not None
     return head
 
 
-def head_as_it_is(steps: RunContext) -> LedgerEntry:
+def unverified_head(session: SinkSession) -> LedgerEntry:
     """The head, whatever was done to it.
 
     Raises:
         UnknownCheckpointError: the pipeline has no ledger yet.
     """
-    head = steps.session.head()
+    head = session.head()
     if head is None:
         raise UnknownCheckpointError(
-            f"Pipeline {steps.pipeline!r} has no ledger yet: nothing was ever committed. Run it "
+            f"Pipeline {session.pipeline!r} has no ledger yet: nothing was ever committed. Run it "
             "first."
         )
     return head
@@ -492,7 +490,7 @@ def first_topic_ids(entries: Sequence[LedgerEntry]) -> dict[str, str]:
 
 
 def check_rereading(
-    steps: RunContext,
+    context: RunContext,
     operation: str,
     ranges: Iterable[OffsetRange],
     topic_ids: Mapping[str, str],
@@ -508,6 +506,6 @@ def check_rereading(
     wanted = list(ranges)
     if not wanted:
         return ()
-    cluster = validated(steps.admin.cluster(), target, steps.admin.logs)
-    check = Rereading(steps.pipeline, steps.source, steps.admin, cluster)
+    cluster = validated(context.admin.cluster(), target, context.admin.logs)
+    check = Rereading(context.pipeline, context.source, context.admin, cluster)
     return check.check(operation, wanted, topic_ids, selected, accept_compacted=accept_compacted)

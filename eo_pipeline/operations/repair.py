@@ -52,14 +52,14 @@ class AdoptPlan(ChangePlan):
             "lost": self.lost_versions,
         }
 
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
         """No entry if the ledger is empty: the next run starts anew."""
-        head = steps.session.verified(steps.session.recover())
-        confirmed = steps.recovery.witnesses(head)
+        head = context.session.verified(context.session.recover())
+        confirmed = context.recovery.witnesses(head)
         refuse_stale(self.pipeline, self.head, head)
-        if _ids(steps.recovery.lost(head, confirmed)) != self.lost:
+        if _ids(context.recovery.lost(head, confirmed)) != self.lost:
             raise stale(self.pipeline, self.head, head)
-        entry = adopt_head(steps.recovery, head, confirmed, steps.run_id, remarks)
+        entry = adopt_head(context.recovery, head, confirmed, context.run_id, remarks)
         return (entry,) if entry is not None else ()
 
 
@@ -67,17 +67,17 @@ def _ids(lost: Sequence[CommitReceipt]) -> tuple[EntryId, ...]:
     return tuple(receipt.id for receipt in lost)
 
 
-def plan_adopt(open_steps: OpenContext) -> AdoptPlan:
+def plan_adopt(open_context: OpenContext) -> AdoptPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_adopt`."""
-    with open_steps() as steps:
-        head = steps.session.verified(steps.session.head())
-        lost = _ids(steps.recovery.lost(head, steps.recovery.witnesses(head)))
+    with open_context() as context:
+        head = context.session.verified(context.session.head())
+        lost = _ids(context.recovery.lost(head, context.recovery.witnesses(head)))
         if not lost:
             raise NothingToDoError(
-                f"Pipeline {steps.pipeline!r}: the ledger did not go backwards; nothing to adopt."
+                f"Pipeline {context.pipeline!r}: the ledger did not go backwards; nothing to adopt."
             )
-        _refuse_later_rows(steps.session, head)
-        return AdoptPlan(pipeline=steps.pipeline, open_steps=open_steps, head=head, lost=lost)
+        _refuse_later_rows(context.session, head)
+        return AdoptPlan(pipeline=context.pipeline, open_context=open_context, head=head, lost=lost)
 
 
 def _refuse_later_rows(session: SinkSession, head: LedgerEntry | None) -> None:
@@ -116,7 +116,7 @@ class SetAsidePlan:
     pipeline: str
     head: LedgerEntry
     damages: tuple[ManifestDamagedError, ...]
-    open_steps: OpenContext = field(repr=False, compare=False)
+    open_context: OpenContext = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         named = ", ".join(damage.path for damage in self.damages)
@@ -140,30 +140,30 @@ class SetAsidePlan:
         Raises:
             StalePlanError: the ledger has moved on since, so that perhaps none is in the way.
         """
-        with self.open_steps() as steps:
-            refuse_stale(self.pipeline, self.head, steps.session.verified(steps.session.head()))
-            return tuple(damage.set_aside() for damage, _ in steps.recovery.damaged(self.head))
+        with self.open_context() as context:
+            refuse_stale(self.pipeline, self.head, context.session.verified(context.session.head()))
+            return tuple(damage.set_aside() for damage, _ in context.recovery.damaged(self.head))
 
 
 def damaged_promises(
-    steps: RunContext, head: LedgerEntry | None
+    recovery: Recovery, head: LedgerEntry | None
 ) -> tuple[ManifestDamagedError, ...]:
     """Damaged manifests on top of ``head``, which stop the next run before it reads anything."""
-    return tuple(error for _, error in steps.recovery.damaged(head))
+    return tuple(error for _, error in recovery.damaged(head))
 
 
-def plan_set_aside(open_steps: OpenContext) -> SetAsidePlan:
+def plan_set_aside(open_context: OpenContext) -> SetAsidePlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_set_aside`."""
-    with open_steps() as steps:
-        head = steps.session.verified(steps.session.head())
-        damages = damaged_promises(steps, head)
+    with open_context() as context:
+        head = context.session.verified(context.session.head())
+        damages = damaged_promises(context.recovery, head)
         if head is None or not damages:
             raise NothingToDoError(
-                f"Pipeline {steps.pipeline!r}: every promise that waits can be read; there is "
+                f"Pipeline {context.pipeline!r}: every promise that waits can be read; there is "
                 "nothing to set aside."
             )
         return SetAsidePlan(
-            pipeline=steps.pipeline, open_steps=open_steps, head=head, damages=damages
+            pipeline=context.pipeline, open_context=open_context, head=head, damages=damages
         )
 
 
@@ -174,7 +174,7 @@ class ResetPlan:
     pipeline: str
     head: LedgerEntry | None
     drops: tuple[str, ...]
-    open_steps: OpenContext = field(repr=False, compare=False)
+    open_context: OpenContext = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         stands = f"at version {self.head.version}" if self.head else "without a ledger"
@@ -196,33 +196,36 @@ class ResetPlan:
             StalePlanError: the ledger has moved on since; nothing was dropped.
             SinkError: the store did not do it; what is staged is still there.
         """
-        with self.open_steps() as steps:
-            head, staging = steps.session.head(), steps.recovery.staging
+        with self.open_context() as context:
+            head, staging = context.session.head(), context.recovery.staging
             refuse_stale(self.pipeline, self.head, head)
-            steps.session.reset(dry_run=False)
-            for attempt in _staged(steps, head):
+            context.session.reset(dry_run=False)
+            for attempt in _staged(context.recovery, head):
                 attempt.delete()
-            staging.witnesses.forget(steps.recovery.witnesses(head))
+            staging.witnesses.forget(context.recovery.witnesses(head))
             staging.failures.forget()
 
 
-def plan_reset(open_steps: OpenContext) -> ResetPlan:
+def plan_reset(open_context: OpenContext) -> ResetPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_reset`."""
-    with open_steps() as steps:
-        head = steps.session.head()
+    with open_context() as context:
+        head = context.session.head()
         return ResetPlan(
-            pipeline=steps.pipeline,
-            open_steps=open_steps,
+            pipeline=context.pipeline,
+            open_context=open_context,
             head=head,
-            drops=(*steps.session.reset(dry_run=True), *_counted(_staged(steps, head))),
+            drops=(
+                *context.session.reset(dry_run=True),
+                *_counted(_staged(context.recovery, head)),
+            ),
         )
 
 
-def _staged(steps: RunContext, head: LedgerEntry | None) -> list[Attempt]:
+def _staged(recovery: Recovery, head: LedgerEntry | None) -> list[Attempt]:
     """At this ledger, and at those that staging saw in this very place before."""
-    seen = {receipt.ledger_id for receipt in steps.recovery.witnesses(head)}
+    seen = {receipt.ledger_id for receipt in recovery.witnesses(head)}
     ledgers = filter(None, {*seen, head.ledger_id if head else None})
-    return [attempt for ledger in ledgers for attempt in steps.recovery.staging.attempts_at(ledger)]
+    return [attempt for ledger in ledgers for attempt in recovery.staging.attempts_at(ledger)]
 
 
 def _counted(attempts: list[Attempt]) -> list[str]:

@@ -30,7 +30,7 @@ from eo_pipeline.operations.plan import (
     refuse_stale,
     refuse_unkept,
 )
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit, prepare, recover
 
 if TYPE_CHECKING:
     from eo_pipeline.sinks.session import SinkSession
@@ -54,29 +54,29 @@ class ReplayPlan(RereadingPlan):
             f"{self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: RunContext) -> tuple[str, ...]:
-        return _check(steps, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
+    def check(self, context: RunContext) -> tuple[str, ...]:
+        return _check(context, self.head, self.checkpoints, accept_compacted=self.accept_compacted)
 
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        refuse_stale(self.pipeline, self.head, steps.recover())
-        self.check(steps)
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        refuse_stale(self.pipeline, self.head, recover(context))
+        self.check(context)
         head = self.head
         done: list[LedgerEntry] = []
         for checkpoint in self.checkpoints:
-            cluster = steps.cluster()
-            steps.say(
+            cluster = context.cluster()
+            context.say(
                 f"replaying checkpoint {checkpoint.version}, "
                 f"{len(done) + 1} of {len(self.checkpoints)}"
             )
-            entry = replay_entry(head, checkpoint, steps.run_id, remarks, redrives=self.redrives)
-            head = steps.checkpoint(head, entry, cluster, checkpoint.entry.counts)
-            steps.recovery.delete_decided_attempts(head)
+            entry = replay_entry(head, checkpoint, context.run_id, remarks, redrives=self.redrives)
+            head = commit(context, prepare(context, head, entry, cluster, checkpoint.entry.counts))
+            context.recovery.delete_decided_attempts(head)
             done.append(head)
         return tuple(done)
 
 
 def plan_replay(
-    open_steps: OpenContext,
+    open_context: OpenContext,
     first: int | None,
     last: int | None,
     versions: Collection[int] | None,
@@ -85,12 +85,14 @@ def plan_replay(
     redrives: bool = False,
 ) -> ReplayPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_replay`."""
-    with open_steps() as steps:
-        head = current_head(steps)
-        selected = _find(steps, head, versions or _stretch(steps, head, first, last))
+    with open_context() as context:
+        head = current_head(context.session)
+        selected = _find(
+            context.session, head, versions or _stretch(context.session, head, first, last)
+        )
         plan = ReplayPlan(
-            pipeline=steps.pipeline,
-            open_steps=open_steps,
+            pipeline=context.pipeline,
+            open_context=open_context,
             head=head,
             checkpoints=selected,
             ranges=spans(selected),
@@ -98,20 +100,20 @@ def plan_replay(
             accept_compacted=accept_compacted,
             redrives=redrives,
         )
-        return replace(plan, warnings=plan.check(steps))
+        return replace(plan, warnings=plan.check(context))
 
 
-def check_replay(steps: RunContext, head: LedgerEntry, versions: Collection[int]) -> None:
+def check_replay(context: RunContext, head: LedgerEntry, versions: Collection[int]) -> None:
     """Return if exactly ``versions`` could be replayed on top of ``head``.
 
     Raises:
         GoingBackError, RefusedError: they cannot.
     """
-    _check(steps, head, _find(steps, head, versions), accept_compacted=False)
+    _check(context, head, _find(context.session, head, versions), accept_compacted=False)
 
 
 def _stretch(
-    steps: RunContext, head: LedgerEntry, first: int | None, last: int | None
+    session: SinkSession, head: LedgerEntry, first: int | None, last: int | None
 ) -> list[int]:
     """The versions from ``first`` to ``last`` (or ``first`` alone) that read something.
 
@@ -124,8 +126,8 @@ def _stretch(
     last = first if last is None else last
     if first > last:
         raise GoingBackError(f"a replay from {first} to {last} goes backwards")
-    entry, later = find_live_entry(steps.session, head, first)
-    find_live_entry(steps.session, head, last)
+    entry, later = find_live_entry(session, head, first)
+    find_live_entry(session, head, last)
     versions = [
         checkpoint.version
         for checkpoint in checkpoints([entry, *later])
@@ -140,7 +142,7 @@ def _stretch(
 
 
 def _find(
-    steps: RunContext, head: LedgerEntry, versions: Collection[int]
+    session: SinkSession, head: LedgerEntry, versions: Collection[int]
 ) -> tuple[Checkpoint, ...]:
     """The checkpoints of exactly ``versions``, oldest first.
 
@@ -149,9 +151,9 @@ def _find(
     """
     wanted = set(versions)
     for version in sorted(wanted):
-        find_live_entry(steps.session, head, version)
+        find_live_entry(session, head, version)
     since = min(wanted)
-    history = list(follow(steps.session.history(since), since))
+    history = list(follow(session.history(since), since))
     selected = tuple(
         checkpoint for checkpoint in checkpoints(history) if checkpoint.version in wanted
     )
@@ -166,13 +168,17 @@ def _find(
 
 
 def _check(
-    steps: RunContext, head: LedgerEntry, selected: Sequence[Checkpoint], *, accept_compacted: bool
+    context: RunContext,
+    head: LedgerEntry,
+    selected: Sequence[Checkpoint],
+    *,
+    accept_compacted: bool,
 ) -> tuple[str, ...]:
     """Warnings, if the sink can replace these rows and Kafka can be read again."""
     for checkpoint in selected:
-        steps.session.check_going_back(replay_entry(head, checkpoint, steps.run_id, {}))
+        context.session.check_going_back(replay_entry(head, checkpoint, context.run_id, {}))
     return check_rereading(
-        steps,
+        context,
         f"the replay of {some_of([checkpoint.version for checkpoint in selected], _NAMED_MAX)}",
         spans(selected),
         first_topic_ids([checkpoint.entry for checkpoint in selected]),
@@ -227,10 +233,10 @@ class DeadLetter:
         return asdict(self)
 
 
-def with_dead_letters(steps: RunContext) -> tuple[Checkpoint, ...]:
+def with_dead_letters(session: SinkSession) -> tuple[Checkpoint, ...]:
     """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
-    floor = kept_from(steps.session)
-    live = checkpoints(list(follow(steps.session.history(floor), floor)))
+    floor = kept_from(session)
+    live = checkpoints(list(follow(session.history(floor), floor)))
     return tuple(checkpoint for checkpoint in live if checkpoint.counts.dead_letters)
 
 
@@ -255,13 +261,13 @@ def dead_letter_rows(session: SinkSession, since: int) -> Iterator[DeadLetter]:
 
 
 def plan_redrive(
-    open_steps: OpenContext, versions: Collection[int] | None, *, accept_compacted: bool
+    open_context: OpenContext, versions: Collection[int] | None, *, accept_compacted: bool
 ) -> ReplayPlan:
     """See :meth:`eo_pipeline.pipeline.Changes.plan_redrive`."""
-    with open_steps() as steps:
-        pipeline = steps.pipeline
-        with_letters = {checkpoint.version for checkpoint in with_dead_letters(steps)}
-        if versions and (head := steps.session.head()):
+    with open_context() as context:
+        pipeline = context.pipeline
+        with_letters = {checkpoint.version for checkpoint in with_dead_letters(context.session)}
+        if versions and (head := context.session.head()):
             refuse_unkept(head, min(versions))
     wanted = with_letters if versions is None else set(versions)
     if without := sorted(wanted - with_letters):
@@ -275,5 +281,5 @@ def plan_redrive(
             f"Pipeline {pipeline!r}: no record is set aside, so that there is nothing to redrive."
         )
     return plan_replay(
-        open_steps, None, None, wanted, accept_compacted=accept_compacted, redrives=True
+        open_context, None, None, wanted, accept_compacted=accept_compacted, redrives=True
     )

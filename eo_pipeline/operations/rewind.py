@@ -24,7 +24,7 @@ from eo_pipeline.operations.plan import (
     ranges_since,
     refuse_stale,
 )
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class RewindPlan(RereadingPlan):
             f"removes {self._rows_of_checkpoints()}"
         )
 
-    def check(self, steps: RunContext) -> tuple[str, ...]:
-        steps.session.check_going_back(self._entry(steps.run_id, {}))
+    def check(self, context: RunContext) -> tuple[str, ...]:
+        context.session.check_going_back(self._entry(context.run_id, {}))
         return check_rereading(
-            steps,
+            context,
             f"the rewind to {self.target.version}",
             self.ranges,
             self.topic_ids,
@@ -57,11 +57,11 @@ class RewindPlan(RereadingPlan):
             target=self.target,
         )
 
-    def _apply(self, steps: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        refuse_stale(self.pipeline, self.head, steps.recover())
-        self.check(steps)
-        done = steps.publish_alone(self._entry(steps.run_id, remarks))
-        steps.recovery.delete_decided_attempts(done)
+    def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
+        refuse_stale(self.pipeline, self.head, recover(context))
+        self.check(context)
+        done = commit_alone(context, self._entry(context.run_id, remarks))
+        context.recovery.delete_decided_attempts(done)
         return (done,)
 
     def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
@@ -84,20 +84,20 @@ class RewindPlan(RereadingPlan):
 
 
 def plan_rewind(
-    open_steps: OpenContext, to: int | datetime, *, accept_compacted: bool
+    open_context: OpenContext, to: int | datetime, *, accept_compacted: bool
 ) -> RewindPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_rewind`."""
-    with open_steps() as steps:
-        head = current_head(steps)
-        target, later = find_live_entry(steps.session, head, to)
+    with open_context() as context:
+        head = current_head(context.session)
+        target, later = find_live_entry(context.session, head, to)
         if _stands_there(head, later):
             raise NothingToDoError(
                 f"Pipeline {head.pipeline!r} stands at version {target.version} already (its head "
                 f"is {head.version}): no row came after it. Nothing was changed."
             )
         plan = RewindPlan(
-            pipeline=steps.pipeline,
-            open_steps=open_steps,
+            pipeline=context.pipeline,
+            open_context=open_context,
             head=head,
             target=target,
             checkpoints=checkpoints(later),
@@ -105,7 +105,7 @@ def plan_rewind(
             topic_ids=first_topic_ids([target, *later]),
             accept_compacted=accept_compacted,
         )
-        return replace(plan, warnings=plan.check(steps))
+        return replace(plan, warnings=plan.check(context))
 
 
 #: Operations that take nothing from a version on which they come, and add nothing to it: the rows

@@ -20,7 +20,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_j
 from eo_pipeline.operations.plan import OpenContext, newest_entries
 from eo_pipeline.operations.repair import damaged_promises
 from eo_pipeline.runs.checkpoint import RunContext, record_bytes
-from eo_pipeline.runs.runner import tell_missing_topics
+from eo_pipeline.runs.runner import check_missing_topics
 
 #: Ledger entries a plan looks at to estimate how long the next run takes.
 ENTRIES_TO_ESTIMATE_BY = 50
@@ -128,32 +128,32 @@ class RunPlan:
         }
 
 
-def read_status(open_steps: OpenContext) -> Status:
+def read_status(open_context: OpenContext) -> Status:
     """See :meth:`eo_pipeline.pipeline.Pipeline.status`."""
-    with open_steps() as steps:
-        return _status(steps, steps.session.verified(steps.session.head()))
+    with open_context() as context:
+        return _status(context, context.session.verified(context.session.head()))
 
 
-def _status(steps: RunContext, head: LedgerEntry | None) -> Status:
-    gone = steps.session.rolled_back(head)
-    blocked = [*([gone] if gone else []), *damaged_promises(steps, head)]
-    cluster = validated(steps.cluster(), head, steps.admin.logs)
-    kafka_losses = losses_of(head, cluster, steps.source) if head else {}
+def _status(context: RunContext, head: LedgerEntry | None) -> Status:
+    gone = context.session.rolled_back(head)
+    blocked = [*([gone] if gone else []), *damaged_promises(context.recovery, head)]
+    cluster = validated(context.cluster(), head, context.admin.logs)
+    kafka_losses = losses_of(head, cluster, context.source) if head else {}
     losses = tuple(loss for _, loss in kafka_losses.values())
-    transactions = open_transactions(cluster, steps.admin.logs)
-    return Status(steps.pipeline, head, cluster, losses, tuple(blocked), transactions)
+    transactions = open_transactions(cluster, context.admin.logs)
+    return Status(context.pipeline, head, cluster, losses, tuple(blocked), transactions)
 
 
-def plan_next_run(open_steps: OpenContext) -> RunPlan:
+def plan_next_run(open_context: OpenContext) -> RunPlan:
     """See :meth:`eo_pipeline.pipeline.Pipeline.plan_run`."""
-    with open_steps() as steps:
-        newest = newest_entries(steps.session, ENTRIES_TO_ESTIMATE_BY)
-        status = _status(steps, newest[-1] if newest else None)
-        readers = steps.books.next_readers(status.head) if steps.books else ()
+    with open_context() as context:
+        newest = newest_entries(context.session, ENTRIES_TO_ESTIMATE_BY)
+        status = _status(context, newest[-1] if newest else None)
+        readers = context.books.next_readers(status.head) if context.books else ()
     head, cluster = status.head, status.cluster
-    tell_missing_topics(steps, head, cluster)
-    positions = positions_of(head, cluster) if head else steps.admin.start_offsets(cluster)
-    limit = steps.source.limits.span(record_bytes(head.counts) if head else None)
+    check_missing_topics(context, head, cluster)
+    positions = positions_of(head, cluster) if head else context.admin.start_offsets(cluster)
+    limit = context.source.limits.span(record_bytes(head.counts) if head else None)
     turn = head.version if head else 0
     everything = plan(positions, cluster)
     first = plan(positions, cluster, limit=limit, turn=turn)

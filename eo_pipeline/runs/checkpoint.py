@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +38,7 @@ from eo_pipeline.ledger.entry import (
 )
 from eo_pipeline.progress import Phase, phase, say
 from eo_pipeline.runs.recovery import Recovery
-from eo_pipeline.runs.report import NOBODY, CheckpointReport, Meter, Observer, Stopwatch, Timing
+from eo_pipeline.runs.report import CheckpointReport, Recorder, Timing
 from eo_pipeline.runs.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
@@ -60,27 +60,27 @@ log = logging.getLogger(__name__)
 
 #: The most that is little: offsets, and bytes of their values. A cold run of 300,000 records of 200
 #: bytes took a quarter less processor time with the first compiler alone, one of a million 5 %.
-LITTLE_OFFSETS = 300_000
-LITTLE_BYTES = 200_000_000
+SMALL_OFFSETS = 300_000
+SMALL_BYTES = 200_000_000
 #: The most for which Spark is to compile nothing: a cold run of 8,000 records took 5.1 s so and 5.7
 #: by itself, one of 30,000 the same 5.7 s.
-LEAST_OFFSETS = 10_000
-LEAST_BYTES = 10_000_000
+TINY_OFFSETS = 10_000
+TINY_BYTES = 10_000_000
 
 #: A record's bytes, where none was measured yet: so many offsets are little in a first run.
-_ASSUMED_BYTES = LITTLE_BYTES // LITTLE_OFFSETS
+_ASSUMED_BYTES = SMALL_BYTES // SMALL_OFFSETS
 
 #: Records of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
 
 #: What a transform does nobody knows, but how long it took the last time; seconds, with Spark's own
 #: start if it was started then.
-_LITTLE_S = 30.0
-_LEAST_S = 10.0
+_SMALL_S = 30.0
+_TINY_S = 10.0
 _ABOUT_AS_MANY = 2
 
 
-def amount_of(
+def workload_of(
     entry: LedgerEntry, lag: int | None, measured: Counts, *, transformed: bool
 ) -> Workload:
     """Return the size of the work: the ranges of ``entry`` and ``lag`` offsets that wait after it.
@@ -92,9 +92,9 @@ def amount_of(
     offsets = sum(offset_range.span for offset_range in entry.ranges) + lag
     size = offsets * (measured.bytes / measured.records if measured.records else _ASSUMED_BYTES)
     took_s = _took_s(measured, offsets) if transformed else 0.0
-    if offsets <= LEAST_OFFSETS and size <= LEAST_BYTES and took_s <= _LEAST_S:
+    if offsets <= TINY_OFFSETS and size <= TINY_BYTES and took_s <= _TINY_S:
         return Workload.TINY
-    if offsets <= LITTLE_OFFSETS and size <= LITTLE_BYTES and took_s <= _LITTLE_S:
+    if offsets <= SMALL_OFFSETS and size <= SMALL_BYTES and took_s <= _SMALL_S:
         return Workload.SMALL
     return Workload.LARGE
 
@@ -120,51 +120,13 @@ def _took_s(measured: Counts, offsets: int) -> float:
     return staged_ms / 1000 if staged_ms is not None and like_it else inf
 
 
-def without_refused(
-    transaction: SinkTransaction,
-    error: RefusedError,
-    session: SinkSession,
-    source: KafkaSource,
-    sink: Sink,
-) -> LedgerEntry:
-    """The entry of ``transaction`` to be staged once more, without the records whose rows were
-    refused with ``error``.
-
-    Raises:
-        RefusedError: ``error`` itself, if it is not of rows that the store can name, or if they
-            were set aside already.
-        BadRecordError: by the source's policy, with one of the records.
-    """
-    entry = transaction.entry
-    if not entry.ranges or REFUSED in entry.details:
-        raise error
-    lenient = source.on_bad_record == "dead_letter"
-    most = source.dead_letter_limit if lenient else 0
-    records = session.refused_records(error, transaction.output, most + 1)
-    if not records:
-        raise error
-    if len(records) > most:
-        # only now, because it takes pyspark
-        from eo_pipeline.batch.validation import InvalidRows, refused
-
-        remedy = f"More than source.dead_letter_limit ({most})" if lenient else ""
-        example = {**records[0], "reason": records[0]["error"]}
-        raise refused(InvalidRows(len(records), example), source, sink, remedy) from error
-    return replace(
-        entry,
-        transaction_id=new_transaction_id(),
-        counts=Counts(rows_total=entry.counts.rows_total - entry.counts.rows),
-        details={**entry.details, REFUSED: records},
-    )
-
-
-def reading(entry: LedgerEntry) -> str:
+def describe_read(entry: LedgerEntry) -> str:
     """Describe the read that goes on, for a log."""
     offsets = sum(offset_range.span for offset_range in entry.ranges)
     return f"version {entry.version}: reading {offsets:,} offsets and staging their rows"
 
 
-def staged(entry: LedgerEntry) -> str:
+def _describe_staged(entry: LedgerEntry) -> str:
     """Describe the staged rows, for a log."""
     counts = entry.counts
     dead = f" and {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
@@ -173,44 +135,27 @@ def staged(entry: LedgerEntry) -> str:
     )
 
 
-class PreparedCheckpoint(NamedTuple):
-    """A checkpoint that anyone may commit, and the offsets that waited before it and after it."""
-
-    transaction: SinkTransaction
-    lag_before: int
-    lag_after: int
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One process's work on one pipeline, over one connection to its sink."""
+    """Settings and connections of one operation on one pipeline, over one session of its sink.
+
+    Only its ``recorder`` changes.
+    """
 
     pipeline: str
     source: KafkaSource
     sink: Sink
     transform: Transform | None
     lineage: bool
+    inline_records: int
+    run_id: str
     session: SinkSession
     recovery: Recovery
+    admin: KafkaAdmin
     spark: SparkProvider
     #: ``SparkSettings.begin``, unless there is a session already
     begin_spark: Callable[[], None]
-    run_id: str
-    inline_records: int
-    on_checkpoint: Callable[[CheckpointReport], None]
-    observer: Observer = NOBODY
-    #: a client that was asked something ahead
-    prepared_admin: InitVar[KafkaAdmin | None] = None
-    admin: KafkaAdmin = field(init=False)
-    reports: list[CheckpointReport] = field(init=False, default_factory=list)
-    #: the session of the last job, if there was one
-    spark_in_use: SparkSession | None = field(init=False, default=None)
-    stopwatch: Stopwatch = field(init=False)
-    _meter: Meter = field(init=False, default_factory=Meter)
-
-    def __post_init__(self, prepared_admin: KafkaAdmin | None) -> None:
-        self.admin = prepared_admin or KafkaAdmin(self.source)
-        self.stopwatch = Stopwatch(self.observer.phase)
+    recorder: Recorder
 
     @cached_property
     def stager(self) -> Stager:
@@ -222,7 +167,7 @@ class RunContext:
 
     @cached_property
     def entries(self) -> EntryCache:
-        """Those of the ledger that hold the texts of schemas."""
+        """The ledger's entries that hold the texts of schemas."""
         return EntryCache(self.session.entry)
 
     @cached_property
@@ -235,22 +180,9 @@ class RunContext:
 
         return SchemaResolvers.of_source(self.pipeline, self.source, self.entries)
 
-    def recover(self) -> LedgerEntry | None:
-        """Step 1. Returns the ledger's head."""
-        with (
-            self.stopwatch.timed("recover"),
-            self._phase("asking the sink for the ledger", short=True),
-        ):
-            self.recovery.staging.check()
-            head, committed = self.recovery.recover()
-        for entry in committed:
-            self._committed(entry, recovered=True)
-        reach(CrashPoint.RECOVERED)
-        return head
-
-    def knowing_stager(self, measured: Counts | None = None) -> Stager:
-        """The stager, with what the table takes now, and how large records are that were
-        ``measured``.
+    def current_stager(self, measured: Counts | None = None) -> Stager:
+        """Return the stager with the table's present limits, and with the size of the records that
+        were ``measured``.
         """
         size = record_bytes(measured) if measured else None
         return replace(
@@ -258,7 +190,7 @@ class RunContext:
             never_null=self.session.never_null(),
             bounds=self.session.bounds(),
             record_bytes=size,
-            # few records of which nobody knows the size: their number bounds what is tried
+            # records of unknown size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
             books=self.books,
             tries_directly=measured is None or not (measured.dead_letters or measured.unknown),
@@ -266,246 +198,283 @@ class RunContext:
             as_staged=self.session.as_staged if self.sink.marks_files else None,
         )
 
-    def publish_alone(self, entry: LedgerEntry) -> LedgerEntry:
-        """Commit an entry that brings no rows: start, accepted loss, rewind."""
-        entry = self.session.identified(entry)
-        transaction = SinkTransaction(self.session, entry, None)
-        transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
-        transaction.pre_commit()
-        outcome = self._commit(transaction)
-        self._committed(entry, outcome=outcome)
-        return entry
-
     def cluster(self) -> Cluster:
         """Ask Kafka for partitions, topic ids and offsets."""
-        with self._phase(f"asking Kafka at {self.source.bootstrap_servers}", short=True):
+        with self.phase(f"asking Kafka at {self.source.bootstrap_servers}", short=True):
             return self.admin.cluster()
 
-    def checkpoint(
-        self, head: LedgerEntry, entry: LedgerEntry, cluster: Cluster, measured: Counts
-    ) -> LedgerEntry:
-        """Steps 3 to 8; see :meth:`promised` and :meth:`kept`."""
-        return self.kept(self.promised(head, entry, cluster, measured))
-
-    def promised(
-        self,
-        head: LedgerEntry,
-        entry: LedgerEntry,
-        cluster: Cluster,
-        measured: Counts,
-        ahead: BackgroundStaging | None = None,
-    ) -> PreparedCheckpoint:
-        """Steps 3 to 6 for ``entry``, a child of ``head`` that has ranges to read.
-
-        ``measured`` are the counts of a checkpoint like it: they tell the size of a record.
-        ``ahead``: its rows, if they are being staged already.
-        """
-        before = lag(positions_of(head, cluster), cluster)
-        self._meter.lag = after = lag(positions_of(entry, cluster), cluster)
-        # before the first look at the stager, which imports pyspark
-        with work(self._amount_of(entry, measured)):
-            self.begin_spark()
-        if made_by := self.stager.code_version:
-            entry = replace(entry, details={**entry.details, CODE_VERSION: made_by})
-        entry = self.session.identified(entry)
-        if ahead is None:
-            return PreparedCheckpoint(self._promised(entry, measured), before, after)
-        transaction = SinkTransaction(self.session, ahead.identified(entry), ahead.attempt)
-        self._promise(transaction, partial(self._take_staged, ahead))
-        return PreparedCheckpoint(transaction, before, after)
-
-    def kept(self, promised: PreparedCheckpoint) -> LedgerEntry:
-        """Steps 7 and 8. Returns the entry as it was committed, with its own counts."""
-        transaction = promised.transaction
-        reach(CrashPoint.PRE_COMMITTED)
-        try:
-            outcome = self._commit(transaction)
-        except RefusedError as error:
-            shared = (self.session, self.source, self.sink)
-            entry = without_refused(transaction, error, *shared)
-            self.say(f"staging again without {len(entry.details[REFUSED])} records")
-            transaction = self._promised(entry, transaction.entry.counts)
-            outcome = self._commit(transaction)
-        self._committed(
-            transaction.entry,
-            promised.lag_before,
-            promised.lag_after,
-            outcome=outcome,
-            columns=transaction.columns,
-        )
-        reach(CrashPoint.REPORTED)
-        return transaction.entry
-
-    def _commit(self, transaction: SinkTransaction) -> CommitOutcome:
-        """Step 7, and what staging remembers of it."""
-        entry = transaction.entry
-        rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
-        kind = f" ({entry.operation.value})" if not entry.ranges else ""
-        message = f"version {entry.version}: committing{rows}{kind} to {self.sink.table_name}"
-        with self.stopwatch.timed("commit"), self._phase(message):
-            outcome = transaction.commit()
-        self.recovery.staging.witnesses.remember(transaction.entry)
-        return outcome
-
-    def _promised(self, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
-        """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed.
-
-        What a transform makes of small records is not known before, and the next run would plan
-        the same again.
-        """
-        stage = partial(self._stage_now, measured)
-        if self.fits_inline(entry, measured):
-            try:
-                return self._promise(SinkTransaction(self.session, entry, None), stage)
-            except SparkJobError as error:
-                log.warning(
-                    "%s: version %d could not be read into memory and goes through files: %s",
-                    self.pipeline,
-                    entry.version,
-                    error,
-                )
-        attempt = self.recovery.staging.begin(entry)
-        return self._promise(SinkTransaction(self.session, entry, attempt), stage)
-
-    def _promise(
-        self, transaction: SinkTransaction, stage: Callable[[SinkTransaction], None]
-    ) -> SinkTransaction:
-        try:
-            stage(transaction)
-            self.say(staged(transaction.entry))
-            reach(CrashPoint.STAGED)
-            with self.stopwatch.timed("pre_commit"):
-                transaction.pre_commit()
-        except (EoPipelineError, OSError) as error:
-            self._refuse_if_fenced(transaction.entry, error)
-            if isinstance(error, EoPipelineError | StoreUnreachableError) or passes(error):
-                raise
-            raise SetupError(
-                f"Pipeline {self.pipeline!r}: staging version {transaction.entry.version} failed: "
-                f"{error}. Nothing was committed. Free space, or set Pipeline.staging to a folder "
-                "this process may write."
-            ) from error
-        return transaction
-
-    def _refuse_if_fenced(self, entry: LedgerEntry, error: Exception) -> None:
-        """A faster run takes the version and rightly deletes our folder, also while Spark writes
-        there: whatever fails then, we were fenced.
-
-        Raises:
-            FencedError: so it was.
-        """
-        try:
-            held = self.session.entry(entry.version)
-        except EoPipelineError:
-            return  # the first error says more
-        if held is not None and held.id != entry.id:
-            raise FencedError(self.pipeline, entry.version, held.transaction_id) from error
-
-    def _stage_now(self, measured: Counts, transaction: SinkTransaction) -> None:
-        reach(CrashPoint.STAGING)
-        with self.stopwatch.timed("stage"), self._phase(reading(transaction.entry)):
-            self._stage(transaction, partial(self._staged_and_metered, measured))
-
-    def _take_staged(self, ahead: BackgroundStaging, transaction: SinkTransaction) -> None:
-        def taken(*_: object) -> tuple[StagedOutput, Counts]:
-            try:
-                staged = ahead.result()
-            finally:
-                self.stopwatch.count(ahead.timing)
-            return self._metered(ahead.spark, ahead.timing, *staged)
-
-        self._stage(transaction, taken)
-
-    def _stage(self, transaction: SinkTransaction, stage: Stage) -> None:
-        """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
-        stops it, an interrupt too, the transaction is aborted.
-        """
-        with ExitStack() as unless_staged:
-            unless_staged.callback(transaction.abort)
-            try:
-                transaction.write(stage)
-                self._refuse_replaced_topics(transaction.entry)
-            except SparkJobError:
-                # a job that found records gone says so in Spark's words; the bounds say it better
-                refuse_lost_ranges(transaction.entry, self.admin.cluster())
-                raise
-            unless_staged.pop_all()
-
-    def _staged_and_metered(
-        self, measured: Counts, entry: LedgerEntry, attempt: Attempt | None
-    ) -> tuple[StagedOutput, Counts]:
-        with Timing("stage") as timing:
-            with work(self._amount_of(entry, measured)):
-                spark = self._spark_for(entry)
-            staged = self.knowing_stager(measured).stage(spark, entry, attempt)
-        return self._metered(spark, timing, *staged)
-
-    def _metered(
-        self, spark: SparkSession, timing: Timing, output: StagedOutput, counts: Counts
-    ) -> tuple[StagedOutput, Counts]:
-        seconds = {**self.stopwatch.seconds, timing.phase: timing.seconds}
-        return output, replace(counts, costs=self._meter.lap(spark, seconds, output))
-
-    def _amount_of(self, entry: LedgerEntry, measured: Counts) -> Workload:
-        transformed = self.transform is not None
-        return amount_of(entry, self._meter.lag, measured, transformed=transformed)
-
-    def _spark_for(self, entry: LedgerEntry) -> SparkSession:
-        """Spark, without what killed runs left it to do for this ledger."""
-        from eo_pipeline.spark import end_left_job
-
-        self.spark_in_use = spark = self.spark()
-        for name, session in self.recovery.staging.left_jobs(entry.ledger_id):
-            end_left_job(spark, session, name)
-        return spark
-
-    def _refuse_replaced_topics(self, entry: LedgerEntry) -> None:
-        """A topic recreated between plan and read has other records under the same offsets."""
-        now = self.admin.topic_ids()
-        if any(now.get(r.topic) != entry.topic_ids.get(r.topic) for r in entry.ranges):
-            refuse_lost_ranges(entry, self.admin.cluster())
-
-    def _committed(
-        self,
-        entry: LedgerEntry,
-        lag_before: int | None = None,
-        lag_after: int | None = None,
-        *,
-        outcome: CommitOutcome = CommitOutcome.COMMITTED,
-        recovered: bool = False,
-        columns: Mapping[str, str] | None = None,
-    ) -> None:
-        """Step 8: tell the caller, then Kafka."""
-        report = CheckpointReport(
-            entry=entry,
-            outcome=outcome,
-            recovered=recovered,
-            lag_before=lag_before,
-            lag_after=lag_after,
-            seconds=self.stopwatch.taken(),
-            columns=columns,
-        )
-        self.reports.append(report)
-        self.observer.committed(report)
-        self.on_checkpoint(report)
-        self._commit_back(entry)
-
-    def _commit_back(self, entry: LedgerEntry) -> None:
-        """For lag tools only: that Kafka did not take them changes nothing, so it is a warning."""
-        if self.source.commit_group is None:
-            return
-        try:
-            self.admin.commit_back(self.source.commit_group, entry.offsets)
-        except SourceUnavailableError as error:
-            log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
-
-    def fits_inline(self, entry: LedgerEntry, measured: Counts) -> bool:
-        """Return whether its rows go through memory, and not through files."""
-        return fits_memory(entry, measured, self.inline_records)
-
     def say(self, text: str) -> None:
-        """Tell people who wait."""
+        """Log a progress message of the pipeline."""
         say(f"{self.pipeline}: {text}")
 
-    def _phase(self, text: str, *, short: bool = False) -> AbstractContextManager[Phase]:
+    def phase(self, text: str, *, short: bool = False) -> AbstractContextManager[Phase]:
+        """Run the block as a phase of the pipeline."""
         return phase(f"{self.pipeline}: {text}", usually_short=short)
+
+
+class PreparedCheckpoint(NamedTuple):
+    """A checkpoint that anyone may commit, and the offsets that waited before it and after it."""
+
+    transaction: SinkTransaction
+    lag_before: int
+    lag_after: int
+
+
+def recover(context: RunContext) -> LedgerEntry | None:
+    """Step 1. Returns the ledger's head."""
+    with (
+        context.recorder.timed("recover"),
+        context.phase("asking the sink for the ledger", short=True),
+    ):
+        context.recovery.staging.check()
+        head, committed = context.recovery.recover()
+    for entry in committed:
+        _report(context, entry, CommitOutcome.COMMITTED, recovered=True)
+    reach(CrashPoint.RECOVERED)
+    return head
+
+
+def prepare(
+    context: RunContext,
+    head: LedgerEntry,
+    entry: LedgerEntry,
+    cluster: Cluster,
+    measured: Counts,
+    ahead: BackgroundStaging | None = None,
+) -> PreparedCheckpoint:
+    """Steps 3 to 6 for ``entry``, a child of ``head`` that has ranges to read.
+
+    ``measured`` are the counts of a checkpoint like it, for the size of a record. ``ahead`` is the
+    staging of its rows, if that has begun already.
+    """
+    before = lag(positions_of(head, cluster), cluster)
+    context.recorder.lag = after = lag(positions_of(entry, cluster), cluster)
+    # before the first access to the stager, which imports pyspark
+    with work(_workload(context, entry, measured)):
+        context.begin_spark()
+    if version := context.stager.code_version:
+        entry = replace(entry, details={**entry.details, CODE_VERSION: version})
+    entry = context.session.identified(entry)
+    if ahead is None:
+        return PreparedCheckpoint(_prepared(context, entry, measured), before, after)
+    transaction = SinkTransaction(context.session, ahead.identified(entry), ahead.attempt)
+    _pre_commit(context, transaction, partial(_take_staged, context, ahead))
+    return PreparedCheckpoint(transaction, before, after)
+
+
+def commit(context: RunContext, prepared: PreparedCheckpoint) -> LedgerEntry:
+    """Steps 7 and 8. Returns the entry as it was committed, with its own counts."""
+    transaction = prepared.transaction
+    reach(CrashPoint.PRE_COMMITTED)
+    try:
+        outcome = _commit(context, transaction)
+    except RefusedError as error:
+        entry = _without_refused(context, transaction, error)
+        context.say(f"staging again without {len(entry.details[REFUSED])} records")
+        transaction = _prepared(context, entry, transaction.entry.counts)
+        outcome = _commit(context, transaction)
+    lags = prepared.lag_before, prepared.lag_after
+    _report(context, transaction.entry, outcome, *lags, columns=transaction.columns)
+    reach(CrashPoint.REPORTED)
+    return transaction.entry
+
+
+def commit_alone(context: RunContext, entry: LedgerEntry) -> LedgerEntry:
+    """Commit an entry that brings no rows: start, accepted loss, rewind."""
+    entry = context.session.identified(entry)
+    transaction = SinkTransaction(context.session, entry, None)
+    transaction.write(lambda draft, _: (StagedOutput(), draft.counts))
+    transaction.pre_commit()
+    _report(context, entry, _commit(context, transaction))
+    return entry
+
+
+def _prepared(context: RunContext, entry: LedgerEntry, measured: Counts) -> SinkTransaction:
+    """Steps 3 to 6, with the rows in memory or in files; in files also if memory failed: a
+    transform may make large rows of small records, and the next run would plan the same again.
+    """
+    stage = partial(_stage_now, context, measured)
+    if fits_memory(entry, measured, context.inline_records):
+        try:
+            return _pre_commit(context, SinkTransaction(context.session, entry, None), stage)
+        except SparkJobError as error:
+            log.warning(
+                "%s: version %d could not be read into memory and goes through files: %s",
+                context.pipeline,
+                entry.version,
+                error,
+            )
+    attempt = context.recovery.staging.begin(entry)
+    return _pre_commit(context, SinkTransaction(context.session, entry, attempt), stage)
+
+
+def _pre_commit(
+    context: RunContext, transaction: SinkTransaction, stage: Callable[[SinkTransaction], None]
+) -> SinkTransaction:
+    try:
+        stage(transaction)
+        context.say(_describe_staged(transaction.entry))
+        reach(CrashPoint.STAGED)
+        with context.recorder.timed("pre_commit"):
+            transaction.pre_commit()
+    except (EoPipelineError, OSError) as error:
+        _refuse_if_fenced(context.session, transaction.entry, error)
+        if isinstance(error, EoPipelineError | StoreUnreachableError) or passes(error):
+            raise
+        raise SetupError(
+            f"Pipeline {context.pipeline!r}: staging version {transaction.entry.version} failed: "
+            f"{error}. Nothing was committed. Free space, or set Pipeline.staging to a folder "
+            "this process may write."
+        ) from error
+    return transaction
+
+
+def _refuse_if_fenced(session: SinkSession, entry: LedgerEntry, error: Exception) -> None:
+    """A faster run takes the version and rightly deletes our folder, also while Spark writes
+    there: whatever fails then, we were fenced.
+
+    Raises:
+        FencedError: so it was.
+    """
+    try:
+        held = session.entry(entry.version)
+    except EoPipelineError:
+        return  # the first error says more
+    if held is not None and held.id != entry.id:
+        raise FencedError(session.pipeline, entry.version, held.transaction_id) from error
+
+
+def _stage_now(context: RunContext, measured: Counts, transaction: SinkTransaction) -> None:
+    def stage(entry: LedgerEntry, attempt: Attempt | None) -> tuple[StagedOutput, Counts]:
+        with Timing("stage") as timing:
+            with work(_workload(context, entry, measured)):
+                spark = _spark_for(context, entry)
+            output, counts = context.current_stager(measured).stage(spark, entry, attempt)
+        return output, replace(counts, costs=context.recorder.costs(spark, timing, output))
+
+    reach(CrashPoint.STAGING)
+    with context.recorder.timed("stage"), context.phase(describe_read(transaction.entry)):
+        stage_checked(context.admin, transaction, stage)
+
+
+def _take_staged(
+    context: RunContext, ahead: BackgroundStaging, transaction: SinkTransaction
+) -> None:
+    def take(*_: object) -> tuple[StagedOutput, Counts]:
+        try:
+            output, counts = ahead.result()
+        finally:
+            context.recorder.count(ahead.timing)
+        costs = context.recorder.costs(ahead.spark, ahead.timing, output)
+        return output, replace(counts, costs=costs)
+
+    stage_checked(context.admin, transaction, take)
+
+
+def stage_checked(admin: KafkaAdmin, transaction: SinkTransaction, stage: Stage) -> None:
+    """Steps 3 to 5, and the check that the topics are still those that were planned. Whatever
+    stops it, an interrupt too, the transaction is aborted.
+    """
+    with ExitStack() as unless_staged:
+        unless_staged.callback(transaction.abort)
+        try:
+            transaction.write(stage)
+            _refuse_replaced_topics(admin, transaction.entry)
+        except SparkJobError:
+            # records that are gone fail the job with an error of Spark's; the bounds name them
+            refuse_lost_ranges(transaction.entry, admin.cluster())
+            raise
+        unless_staged.pop_all()
+
+
+def _refuse_replaced_topics(admin: KafkaAdmin, entry: LedgerEntry) -> None:
+    """A topic recreated between plan and read has other records under the same offsets."""
+    now = admin.topic_ids()
+    if any(now.get(r.topic) != entry.topic_ids.get(r.topic) for r in entry.ranges):
+        refuse_lost_ranges(entry, admin.cluster())
+
+
+def _workload(context: RunContext, entry: LedgerEntry, measured: Counts) -> Workload:
+    transformed = context.transform is not None
+    return workload_of(entry, context.recorder.lag, measured, transformed=transformed)
+
+
+def _spark_for(context: RunContext, entry: LedgerEntry) -> SparkSession:
+    """Spark, after the end of the jobs that killed runs left for this ledger."""
+    from eo_pipeline.spark import end_left_job
+
+    context.recorder.spark = spark = context.spark()
+    for name, session in context.recovery.staging.left_jobs(entry.ledger_id):
+        end_left_job(spark, session, name)
+    return spark
+
+
+def _without_refused(
+    context: RunContext, transaction: SinkTransaction, error: RefusedError
+) -> LedgerEntry:
+    """The entry of ``transaction`` to be staged once more, without the records whose rows were
+    refused with ``error``.
+
+    Raises:
+        RefusedError: ``error`` itself, if it is not of rows that the store can name, or if they
+            were set aside already.
+        BadRecordError: by the source's policy, with one of the records.
+    """
+    entry, source = transaction.entry, context.source
+    if not entry.ranges or REFUSED in entry.details:
+        raise error
+    lenient = source.on_bad_record == "dead_letter"
+    most = source.dead_letter_limit if lenient else 0
+    records = context.session.refused_records(error, transaction.output, most + 1)
+    if not records:
+        raise error
+    if len(records) > most:
+        # only now, because it takes pyspark
+        from eo_pipeline.batch.validation import InvalidRows, refused
+
+        remedy = f"More than source.dead_letter_limit ({most})" if lenient else ""
+        example = {**records[0], "reason": records[0]["error"]}
+        raise refused(InvalidRows(len(records), example), source, context.sink, remedy) from error
+    return replace(
+        entry,
+        transaction_id=new_transaction_id(),
+        counts=Counts(rows_total=entry.counts.rows_total - entry.counts.rows),
+        details={**entry.details, REFUSED: records},
+    )
+
+
+def _commit(context: RunContext, transaction: SinkTransaction) -> CommitOutcome:
+    """Step 7, and its receipt in staging."""
+    entry = transaction.entry
+    rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
+    kind = f" ({entry.operation.value})" if not entry.ranges else ""
+    message = f"version {entry.version}: committing{rows}{kind} to {context.sink.table_name}"
+    with context.recorder.timed("commit"), context.phase(message):
+        outcome = transaction.commit()
+    context.recovery.staging.witnesses.remember(transaction.entry)
+    return outcome
+
+
+def _report(
+    context: RunContext,
+    entry: LedgerEntry,
+    outcome: CommitOutcome,
+    lag_before: int | None = None,
+    lag_after: int | None = None,
+    *,
+    recovered: bool = False,
+    columns: Mapping[str, str] | None = None,
+) -> None:
+    """Step 8: report to the caller, then give the offsets back to Kafka, for lag tools alone: a
+    failure there changes nothing and is a warning.
+    """
+    seconds = context.recorder.taken()
+    context.recorder.report(
+        CheckpointReport(entry, outcome, recovered, lag_before, lag_after, seconds, columns)
+    )
+    if context.source.commit_group is None:
+        return
+    try:
+        context.admin.commit_back(context.source.commit_group, entry.offsets)
+    except SourceUnavailableError as error:
+        log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)

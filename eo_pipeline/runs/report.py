@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -129,7 +129,10 @@ def started_by(starter: Starter) -> Iterator[None]:
 #: Hears of nothing.
 NOBODY = Observer()
 
-#: Makes one for a run that begins.
+#: Called after each commit.
+OnCheckpoint = Callable[[CheckpointReport], None]
+
+#: Makes an observer for a run that begins.
 MakeObserver = Callable[[ObservedRun], Observer]
 
 
@@ -155,16 +158,28 @@ class Timing:
         self.times = PhaseTimes(self.phase, self._began_ns, time.time_ns(), exc is not None)
 
 
-class Stopwatch:
-    """Seconds by phase, for the next report; ``tell`` tells who watches."""
+class Recorder:
+    """Seconds, costs and reports of the checkpoints of one context.
 
-    def __init__(self, tell: Callable[[PhaseTimes], None]) -> None:
-        self.seconds: dict[str, float] = {}
-        self._tell = tell
+    Processor time is of whole processes, this one and a JVM of its own: pipelines that one process
+    runs at the same time are measured together.
+    """
+
+    def __init__(self, on_checkpoint: OnCheckpoint, observer: Observer = NOBODY) -> None:
+        self.on_checkpoint = on_checkpoint
+        self.reports: list[CheckpointReport] = []
+        #: offsets that wait after the ranges being read
+        self.lag: int | None = None
+        #: session of the newest job, if there was one
+        self.spark: SparkSession | None = None
+        self._observer = observer
+        self._seconds: dict[str, float] = {}
+        self._cpu_s = time.process_time()
+        self._spark_s = _sparks_cpu_s() or 0.0
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Count what goes on within."""
+        """Count the seconds of the block."""
         timing = Timing(phase)
         try:
             with timing:
@@ -173,35 +188,17 @@ class Stopwatch:
             self.count(timing)
 
     def count(self, timing: Timing) -> None:
-        """Count a phase that is over; the seconds of one that failed are told only."""
+        """Count a phase that is over; one that failed is reported to the observer alone."""
         if timing.times is None:
             return
         if not timing.times.failed:
-            self.seconds[timing.phase] = self.seconds.get(timing.phase, 0.0) + timing.seconds
-        self._tell(timing.times)
+            self._seconds[timing.phase] = self._seconds.get(timing.phase, 0.0) + timing.seconds
+        self._observer.phase(timing.times)
 
-    def taken(self) -> dict[str, float]:
-        """Return the counts for a report and reset them."""
-        seconds, self.seconds = self.seconds, {}
-        return seconds
-
-
-@dataclass
-class Meter:
-    """Processor time of this process and of a JVM of its own, from one promise to the next.
-
-    Both are of whole processes: pipelines that one process runs at the same time are measured
-    together.
-    """
-
-    #: offsets that wait after what is being read
-    lag: int | None = None
-    _cpu_s: float = field(default_factory=time.process_time)
-    _spark_s: float = field(default_factory=lambda: _sparks_cpu_s() or 0.0)
-
-    def lap(self, spark: SparkSession, seconds: Mapping[str, float], output: StagedOutput) -> Costs:
-        """Of what was staged as ``output``, by ``spark``, in so many ``seconds`` a phase."""
+    def costs(self, spark: SparkSession, timing: Timing, output: StagedOutput) -> Costs:
+        """Return the costs since the last call; ``spark`` staged ``output`` in ``timing``."""
         cpu_s, self._cpu_s = time.process_time() - self._cpu_s, time.process_time()
+        seconds = {**self._seconds, timing.phase: timing.seconds}
         tables = (output.rows, output.dead_letters)
         return Costs(
             cpu_ms=_ms(cpu_s),
@@ -210,6 +207,17 @@ class Meter:
             bytes_out=sum(table.size for table in tables if table),
             lag=self.lag,
         )
+
+    def taken(self) -> dict[str, float]:
+        """Return the seconds for a report and reset them."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
+
+    def report(self, report: CheckpointReport) -> None:
+        """Keep the report, and hand it to observer and caller."""
+        self.reports.append(report)
+        self._observer.committed(report)
+        self.on_checkpoint(report)
 
     def _spark_ms(self, spark: SparkSession) -> int | None:
         """None on a server that others may use as well, and on a cluster's executors: neither

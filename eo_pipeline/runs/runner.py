@@ -50,7 +50,16 @@ from eo_pipeline.ledger.entry import (
 )
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.runs.background import BackgroundStaging
-from eo_pipeline.runs.checkpoint import RunContext, reading, record_bytes
+from eo_pipeline.runs.checkpoint import (
+    RunContext,
+    commit,
+    commit_alone,
+    describe_read,
+    fits_memory,
+    prepare,
+    record_bytes,
+    recover,
+)
 from eo_pipeline.runs.report import RunReport
 from eo_pipeline.sinks.config import StagingFolders
 
@@ -70,14 +79,14 @@ class OverlapScheduler:
     ``wanted``: as ``Pipeline.overlap``.
     """
 
-    def __init__(self, steps: RunContext, wanted: bool | None) -> None:
-        self._steps = steps
+    def __init__(self, context: RunContext, wanted: bool | None) -> None:
+        self._context = context
         self._wanted = wanted if self._is_possible() else False
         self._staging: BackgroundStaging | None = None
 
     def begin(self, promised: LedgerEntry, guess: Callable[[], LedgerEntry | None]) -> None:
-        """Stage ``guess()``, the version on top of ``promised``, if that is worth it. What stands
-        in the way is met, and told, when it is that version's turn.
+        """Stage ``guess()``, the version on top of ``promised``, if that is worth it. An error is
+        logged: it comes again, and is raised, at that version's turn.
         """
         self._staging = None  # it was taken, or dropped
         if self._wanted is False or (guessed := guess()) is None:
@@ -95,13 +104,13 @@ class OverlapScheduler:
 
     def taken(self, planned: LedgerEntry, measured: Counts) -> BackgroundStaging | None:
         """The staging of the version that is ``planned``, if it was guessed right. ``measured``:
-        see ``RunContext.promised``.
+        see :func:`prepare`.
         """
         staging = self._staging
         if staging is None:
             return None
         # a commit may have made the table, whose columns then say what they do not take
-        alike = staging.stager == self._steps.knowing_stager(measured)
+        alike = staging.stager == self._context.current_stager(measured)
         if not alike or staging.identified(planned) != staging.entry:
             log.info("version %d was guessed otherwise, and is staged anew", planned.version)
             self.close()
@@ -112,25 +121,25 @@ class OverlapScheduler:
         """Not where a commit copies nothing, and is over in no time: files that become the table;
         nor where the form of rows is agreed upon in every checkpoint.
         """
-        sink = self._steps.sink
+        sink = self._context.sink
         beside = sink.staging_folders() == StagingFolders()
         return sink.copies_rows and beside and not sink.needs_agreement
 
     def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> BackgroundStaging | None:
         """Prepare the staging, with every question to the sink in the thread of its session."""
-        steps = self._steps
-        spark = steps.spark_in_use
-        if spark is None or steps.fits_inline(guess, promised.counts):
+        context = self._context
+        spark = context.recorder.spark
+        if spark is None or fits_memory(guess, promised.counts, context.inline_records):
             return None
         if self._wanted is None:
             # a transform may read the table that it feeds, and must see the last checkpoint there
-            self._wanted = steps.transform is None and _has_cores_for_both(spark)
+            self._wanted = context.transform is None and _has_cores_for_both(spark)
         if not self._wanted:
             return None
-        steps.entries.gather(promised)
-        stager = steps.knowing_stager(promised.counts)
-        attempt = steps.recovery.staging.begin(guess)
-        message = f"{steps.pipeline}: {reading(guess)} ahead"
+        context.entries.gather(promised)
+        stager = context.current_stager(promised.counts)
+        attempt = context.recovery.staging.begin(guess)
+        message = f"{context.pipeline}: {describe_read(guess)} ahead"
         return BackgroundStaging(guess, attempt, stager, spark, message)
 
     def close(self) -> None:
@@ -194,29 +203,29 @@ def checkpoints_limit(limit: int, requested: int | None) -> int:
 class Runner:
     """One run of one pipeline, from the ledger's head to the end offsets seen at its start."""
 
-    steps: RunContext
+    context: RunContext
     checkpoints_max: int
     #: see ``Pipeline.overlap``
     overlap: bool | None = None
 
     def run(self) -> RunReport:
         """Go through as many checkpoints as it takes; see the module's text."""
-        steps = self.steps
-        head = steps.recover()
-        if gone := steps.session.rolled_back(head):
+        context = self.context
+        head = recover(context)
+        if gone := context.session.rolled_back(head):
             raise gone
-        cluster = steps.cluster()
+        cluster = context.cluster()
         ends = cluster.ends()
         self._refuse_own_topics(cluster)
-        tell_missing_topics(steps, head, cluster)
+        check_missing_topics(context, head, cluster)
         head = head or self._start(cluster)
-        with closing(OverlapScheduler(steps, self.overlap)) as ahead:
+        with closing(OverlapScheduler(context, self.overlap)) as ahead:
             head, cluster = self._follow(head, cluster, ends, ahead)
         return RunReport(
-            pipeline=steps.pipeline,
-            run_id=steps.run_id,
+            pipeline=context.pipeline,
+            run_id=context.run_id,
             head=head,
-            checkpoints=tuple(steps.reports),
+            checkpoints=tuple(context.recorder.reports),
             lag=lag(positions_of(head, cluster), cluster),
         )
 
@@ -228,25 +237,25 @@ class Runner:
         ahead: OverlapScheduler,
     ) -> tuple[LedgerEntry, Cluster]:
         """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
-        steps = self.steps
+        context = self.context
         for left in reversed(range(self.checkpoints_max)):
-            cluster = validated(cluster, head, steps.admin.logs)
+            cluster = validated(cluster, head, context.admin.logs)
             head = self._refuse_or_accept_losses(head, cluster)
-            with steps.stopwatch.timed("plan"):
+            with context.recorder.timed("plan"):
                 batch = self._plan(head, cluster, ends)
                 reach(CrashPoint.PLANNED)
             if batch.is_empty:
                 break
-            steps.say(_planned(head, batch))
+            context.say(_planned(head, batch))
             entry = self._entry(head, batch, cluster)
             staged = ahead.taken(entry, head.counts)
-            promised = steps.promised(head, entry, cluster, head.counts, staged)
+            prepared = prepare(context, head, entry, cluster, head.counts, staged)
             if left:
-                below = promised.transaction.entry
+                below = prepared.transaction.entry
                 ahead.begin(below, partial(self._guess, below, cluster, ends))
-            head = steps.kept(promised)
-            steps.recovery.delete_decided_attempts(head)
-            cluster = steps.cluster()
+            head = commit(context, prepared)
+            context.recovery.delete_decided_attempts(head)
+            cluster = context.cluster()
         return head, cluster
 
     def _guess(
@@ -259,8 +268,8 @@ class Runner:
         return None if batch.is_empty else self._entry(promised, batch, cluster)
 
     def _entry(self, head: LedgerEntry, batch: Batch, cluster: Cluster) -> LedgerEntry:
-        entry = entry_of_batch(head, batch, cluster, self.steps.run_id)
-        return marked(entry, cluster, self.steps.admin.logs)
+        entry = entry_of_batch(head, batch, cluster, self.context.run_id)
+        return marked(entry, cluster, self.context.admin.logs)
 
     def _refuse_own_topics(self, cluster: Cluster) -> None:
         """A topic that the sink writes is known by its UUID, by whatever address it was reached.
@@ -268,9 +277,9 @@ class Runner:
         Raises:
             ConfigError: the source reads one.
         """
-        if not self.steps.sink.kafka_topics(self.steps.pipeline)[1]:
+        if not self.context.sink.kafka_topics(self.context.pipeline)[1]:
             return
-        written = {*(self.steps.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
+        written = {*(self.context.session.table_identity() or {}).values()} - {NO_TOPIC_ID}
         if written_topics := sorted(
             name for name, uuid in cluster.topic_ids.items() if uuid in written
         ):
@@ -278,9 +287,9 @@ class Runner:
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
         """The first entry: the start mode as numbers, in the ledger before any record is read."""
-        offsets = self.steps.admin.start_offsets(cluster)
+        offsets = self.context.admin.start_offsets(cluster)
         entry = LedgerEntry(
-            pipeline=self.steps.pipeline,
+            pipeline=self.context.pipeline,
             ledger_id=new_transaction_id(),
             version=START_VERSION,
             transaction_id=new_transaction_id(),
@@ -288,31 +297,31 @@ class Runner:
             operation=Operation.START,
             offsets=offsets,
             topic_ids=cluster.topic_ids,
-            run_id=self.steps.run_id,
+            run_id=self.context.run_id,
             identity=Identity(marks=start_marks(offsets, cluster)),
         )
-        return self.steps.publish_alone(entry)
+        return commit_alone(self.context, entry)
 
     def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
         """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
-        losses = losses_of(head, cluster, self.steps.source)
+        losses = losses_of(head, cluster, self.context.source)
         if not losses:
             return head
-        policy = self.steps.source.policy
+        policy = self.context.source.policy
         refused = [loss for kind, loss in losses.values() if policy(kind) == "fail"]
         if refused:
-            raise DataLossError(self.steps.pipeline, refused)
-        log.warning("%s: going on past %d holes, by policy", self.steps.pipeline, len(losses))
+            raise DataLossError(self.context.pipeline, refused)
+        log.warning("%s: going on past %d holes, by policy", self.context.pipeline, len(losses))
         entry = entry_past_losses(
-            head, losses, cluster, self.steps.run_id, {"reason": "by the source's policy"}
+            head, losses, cluster, self.context.run_id, {"reason": "by the source's policy"}
         )
-        return self.steps.publish_alone(entry)
+        return commit_alone(self.context, entry)
 
     def _plan(
         self, head: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
     ) -> Batch:
         """Step 2."""
-        limits = self.steps.source.limits
+        limits = self.context.source.limits
         return plan(
             positions_of(head, cluster),
             cluster,
@@ -322,18 +331,18 @@ class Runner:
         )
 
 
-def tell_missing_topics(steps: RunContext, head: LedgerEntry | None, cluster: Cluster) -> None:
-    """A name that was never read is a slip of the pen: at the first run it always stops it, later
-    by the policy for topics that vanish.
+def check_missing_topics(context: RunContext, head: LedgerEntry | None, cluster: Cluster) -> None:
+    """Warn of topics that do not exist, or refuse them: always at the first run, where a name is
+    probably a typo, later by the policy for topics that vanish.
 
     Raises:
         SourceError: the source names a topic that does not exist.
     """
     topics = known_topics(head) if head else ()
-    if head is None or steps.source.policy(LossKind.VANISHED) == "fail":
-        steps.admin.refuse_missing_topics(cluster, topics)
-    for topic in missing_topics(steps.source.topics, cluster):
-        log.warning("%s: there is no topic %s; going on without it", steps.pipeline, topic)
+    if head is None or context.source.policy(LossKind.VANISHED) == "fail":
+        context.admin.refuse_missing_topics(cluster, topics)
+    for topic in missing_topics(context.source.topics, cluster):
+        log.warning("%s: there is no topic %s; going on without it", context.pipeline, topic)
 
 
 def _planned(head: LedgerEntry, batch: Batch) -> str:

@@ -39,9 +39,9 @@ class Held(Pipeline):
     hold: dict[str, Any]
 
     @contextmanager
-    def _steps(self, *arguments: Any, **options: Any) -> Iterator[Any]:
-        with reaching(self._reach()), super()._steps(*arguments, **options) as steps:
-            yield steps
+    def _open_context(self, *arguments: Any, **options: Any) -> Iterator[Any]:
+        with reaching(self._reach()), super()._open_context(*arguments, **options) as context:
+            yield context
 
     def _reach(self) -> Reach:
         left = self.hold.get("nth", 1)

@@ -177,7 +177,7 @@ class Explored:
         removed = set(self._records()) - set(self._records(target.version))
         rewind = RewindPlan(
             pipeline="p",
-            open_steps=cast(Any, None),
+            open_context=cast(Any, None),
             head=self.head,
             target=target,
             checkpoints=found,

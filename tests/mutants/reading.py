@@ -77,12 +77,12 @@ MUTANTS = (
         "group-offsets-never-decide",
         "Reading goes on where the ledger stands, and never where a consumer group does.",
         "eo_pipeline/runs/runner.py",
-        "        limits = self.steps.source.limits\n"
+        "        limits = self.context.source.limits\n"
         "        return plan(\n"
         "            positions_of(head, cluster),\n",
-        "        limits = self.steps.source.limits\n"
+        "        limits = self.context.source.limits\n"
         "        return plan(\n"
-        "            self.steps.admin.start_offsets(cluster),\n",
+        "            self.context.admin.start_offsets(cluster),\n",
         (_WITHOUT_SPARK,),
     ),
     Mutant(
@@ -154,7 +154,7 @@ MUTANTS = (
         "topics-after-staging",
         "Rows of a topic that was replaced while they were staged are not committed.",
         "eo_pipeline/runs/checkpoint.py",
-        "                self._refuse_replaced_topics(transaction.entry)\n",
+        "            _refuse_replaced_topics(admin, transaction.entry)\n",
         "",
         ("tests/runs/test_losing_a_race.py",),
     ),

@@ -152,7 +152,7 @@ def test_who_listens_may_be_away(eo: Shell, monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_interruption_is_no_failure(eo: Shell) -> None:
     eo.document(name="events")
     pipeline = eo.bench.pipeline()
-    with pytest.raises(KeyboardInterrupt), pipeline._steps(operation="forward"):
+    with pytest.raises(KeyboardInterrupt), pipeline._open_context(operation="forward"):
         raise KeyboardInterrupt
     assert pipeline.failures() == []
 

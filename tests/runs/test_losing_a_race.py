@@ -24,8 +24,9 @@ from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.partitions import Bounds, Cluster
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
-from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.runs.checkpoint import RunContext, commit, prepare, stage_checked
 from eo_pipeline.runs.recovery import Recovery
+from eo_pipeline.runs.report import Recorder
 from eo_pipeline.runs.transaction import SinkTransaction, TransactionState
 from eo_pipeline.sinks.console import ConsoleSink
 from eo_pipeline.staging.attempt import StagingArea
@@ -43,29 +44,30 @@ ERRORS = [
 ]
 
 
-def steps(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> RunContext:
+def run_context(ledger: Ledger, folder: Path, stage: Callable[[], None]) -> RunContext:
     class Staging(Stager):
         def stage(self, *_: object) -> Any:
             stage()
 
     source = KafkaSource(bootstrap_servers="127.0.0.1:1", topics=("t",), value_format="raw")
     sink = ConsoleSink(ledger=folder)
-    made = RunContext(
+    context = RunContext(
         pipeline=START.pipeline,
         source=source,
         sink=sink,
         transform=None,
         lineage=False,
+        inline_records=0,
+        run_id="run",
         session=ledger,
         recovery=Recovery(START.pipeline, ledger, StagingArea(folder, START.pipeline), True),
+        admin=KafkaAdmin(source),
         spark=lambda: cast(Any, None),
         begin_spark=lambda: None,
-        run_id="run",
-        inline_records=0,
-        on_checkpoint=lambda _: None,
+        recorder=Recorder(lambda _: None),
     )
-    made.stager = Staging(source, sink, None, False)
-    return made
+    vars(context)["stager"] = Staging(source, sink, None, False)
+    return context
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -78,7 +80,7 @@ def test_the_error_is_that_another_run_was_faster(tmp_path: Path, error: Excepti
         raise error
 
     with pytest.raises(FencedError) as fenced:
-        checkpoint(steps(ledger, tmp_path, lose))
+        checkpoint(run_context(ledger, tmp_path, lose))
     assert (fenced.value.version, fenced.value.winner) == (1, winner.transaction_id)
     assert fenced.value.__cause__ is error
 
@@ -89,7 +91,7 @@ def test_without_another_run_the_error_is_what_it_is(tmp_path: Path, error: Exce
         raise error
 
     with pytest.raises(EoPipelineError, match=re.escape(str(error))) as failed:
-        checkpoint(steps(Ledger(START), tmp_path, fail))
+        checkpoint(run_context(Ledger(START), tmp_path, fail))
     assert not isinstance(failed.value, FencedError)
 
 
@@ -104,12 +106,12 @@ def test_a_ledger_that_cannot_be_asked_then_hides_nothing(tmp_path: Path) -> Non
         raise SinkUnavailableError("the database is down")
 
     with pytest.raises(TransformError):
-        checkpoint(steps(ledger, tmp_path, fail))
+        checkpoint(run_context(ledger, tmp_path, fail))
 
 
 def checkpoint(run: RunContext) -> LedgerEntry:
     entry = replace(child_of(START), counts=Counts())
-    return run.checkpoint(START, entry, Cluster({}, {}), Counts())
+    return commit(run, prepare(run, START, entry, Cluster({}, {}), Counts()))
 
 
 def test_rows_of_a_topic_that_was_replaced_while_they_were_staged_are_not_promised(
@@ -118,16 +120,16 @@ def test_rows_of_a_topic_that_was_replaced_while_they_were_staged_are_not_promis
     """The same offsets hold other records then; nothing in the rows tells."""
     entry = child_of(START, 3)
     bounds = {r.topic_partition: Bounds(0, r.end) for r in entry.ranges}
-    run = steps(Ledger(START), tmp_path, lambda: None)
+    admin = run_context(Ledger(START), tmp_path, lambda: None).admin
     for uuid, state in ((entry.topic_ids, TransactionState.STAGED), ({"events": "another"}, None)):
         now = Cluster(bounds, uuid)
         monkeypatch.setattr(KafkaAdmin, "topic_ids", lambda _, now=now: dict(now.topic_ids))
         monkeypatch.setattr(KafkaAdmin, "cluster", lambda _, now=now: now)
         transaction = SinkTransaction(Ledger(START), entry, None)
         if state:
-            run._stage(transaction, lambda *_: (StagedOutput(), Counts()))
+            stage_checked(admin, transaction, lambda *_: (StagedOutput(), Counts()))
             assert transaction.state is state
             continue
         with pytest.raises(DataLossError, match="created again"):
-            run._stage(transaction, lambda *_: (StagedOutput(), Counts()))
+            stage_checked(admin, transaction, lambda *_: (StagedOutput(), Counts()))
         assert transaction.state is TransactionState.ABORTED

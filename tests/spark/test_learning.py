@@ -77,6 +77,6 @@ def test_a_transform_is_other_code(transform: str | None, monkeypatch: pytest.Mo
     asked: list[bool] = []
     monkeypatch.setattr(SparkSettings, "session", lambda _, *, of_ours: asked.append(of_ours))
     pipeline = Pipeline.from_config({**_PIPELINE, "transform": transform})
-    with pipeline._steps() as steps:
-        steps.spark()
+    with pipeline._open_context() as context:
+        context.spark()
     assert asked == [transform is None]

@@ -10,7 +10,7 @@ import pytest
 
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
-from eo_pipeline.runs.checkpoint import LEAST_OFFSETS
+from eo_pipeline.runs.checkpoint import TINY_OFFSETS
 from eo_pipeline.spark import SparkSettings, startup
 from tests.support.engine import Bench
 from tests.support.servers import STATE
@@ -59,10 +59,10 @@ def test_for_few_records_spark_compiles_nothing(bench: Bench, server: EmbeddedSp
 @pytest.mark.usefixtures("ending")
 def test_for_many_it_does_in_the_same_session_too(bench: Bench, server: EmbeddedSpark) -> None:
     pipeline = bench.pipeline(
-        spark={"remote": server.remote}, source={"max_records": 2 * LEAST_OFFSETS}
+        spark={"remote": server.remote}, source={"max_records": 2 * TINY_OFFSETS}
     )
     found = []
-    for records in (100, LEAST_OFFSETS + 1, 100):
+    for records in (100, TINY_OFFSETS + 1, 100):
         bench.topic.write(records, partitions=range(4))
         before = compiled(server)
         pipeline.run()

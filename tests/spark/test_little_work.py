@@ -13,11 +13,11 @@ from eo_pipeline.dagster.resources import is_of_one_run
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.runs.checkpoint import (
-    LEAST_BYTES,
-    LEAST_OFFSETS,
-    LITTLE_BYTES,
-    LITTLE_OFFSETS,
-    amount_of,
+    SMALL_BYTES,
+    SMALL_OFFSETS,
+    TINY_BYTES,
+    TINY_OFFSETS,
+    workload_of,
 )
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
 from eo_pipeline.spark.startup import C1_ALONE, C2_LATER, Workload, launched_for, work
@@ -44,18 +44,18 @@ def reading(offsets: int, operation: Operation = Operation.FORWARD) -> LedgerEnt
 
 
 def amount(entry: LedgerEntry, lag: int | None = 0, measured: Counts = MEASURED) -> Workload:
-    return amount_of(entry, lag, measured, transformed=False)
+    return workload_of(entry, lag, measured, transformed=False)
 
 
 def transformed(offsets: int, measured: Counts = MEASURED) -> Workload:
-    return amount_of(reading(offsets), 0, measured, transformed=True)
+    return workload_of(reading(offsets), 0, measured, transformed=True)
 
 
 @pytest.mark.parametrize(
     ("most", "that_is", "more_is"),
     [
-        (LEAST_OFFSETS, Workload.TINY, Workload.SMALL),
-        (LITTLE_OFFSETS, Workload.SMALL, Workload.LARGE),
+        (TINY_OFFSETS, Workload.TINY, Workload.SMALL),
+        (SMALL_OFFSETS, Workload.SMALL, Workload.LARGE),
     ],
 )
 def test_few_records_are_little_and_what_waits_after_them_counts(
@@ -69,7 +69,7 @@ def test_few_records_are_little_and_what_waits_after_them_counts(
 
 @pytest.mark.parametrize(
     ("most", "that_is", "more_is"),
-    [(LEAST_BYTES, Workload.TINY, Workload.SMALL), (LITTLE_BYTES, Workload.SMALL, Workload.LARGE)],
+    [(TINY_BYTES, Workload.TINY, Workload.SMALL), (SMALL_BYTES, Workload.SMALL, Workload.LARGE)],
 )
 def test_few_large_records_are_not(most: int, that_is: Workload, more_is: Workload) -> None:
     large = replace(MEASURED, bytes=MEASURED.records * (most // 100))
