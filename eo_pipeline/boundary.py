@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: What a file system answers for as long as nobody does something about it.
+#: File system errors that a person must remove.
 _FOR_A_PERSON = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
 )
 
 
-#: Set on what a caller's function raised.
+#: Attribute of an error that a caller's function raised.
 _OF_CALLER = "_eo_of_caller"
 
 
 def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """``function``, which was handed in: what it raises passes every :func:`boundary` as it is."""
+    """Mark the errors of a caller's function: they pass every :func:`boundary` unchanged."""
 
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
@@ -49,7 +49,7 @@ def callers(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @contextmanager
 def callers_block() -> Iterator[None]:
-    """Translate the errors of a ``with`` block of the caller's."""
+    """Mark the errors of a caller's ``with`` block, as :func:`callers` does."""
     try:
         yield
     except Exception as error:
@@ -59,10 +59,10 @@ def callers_block() -> Iterator[None]:
 
 @contextmanager
 def boundary(pipeline: str) -> Iterator[None]:
-    """Work on one pipeline.
+    """Translate the errors of the block, which works on one pipeline.
 
     Raises:
-        EoPipelineError: whatever is raised within, unless :func:`callers` functions did.
+        EoPipelineError: for any error, except one of a :func:`callers` function.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def boundary(pipeline: str) -> Iterator[None]:
 
 @contextmanager
 def harmless(what: str) -> Iterator[None]:
-    """Work for somebody who only watches: whatever it raises is logged, and nothing else ends."""
+    """Log any error of the block, and continue: it serves an observer only."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - of a library that the run does not depend on

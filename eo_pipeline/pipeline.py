@@ -1,4 +1,4 @@
-"""The public face: one pipeline, declared in Python or in one YAML document."""
+"""The public API: one pipeline, declared in Python or in one YAML document."""
 
 from __future__ import annotations
 
@@ -53,14 +53,7 @@ from eo_pipeline.progress import phase
 from eo_pipeline.runs.checkpoint import RunContext, recover
 from eo_pipeline.runs.interruption import watched
 from eo_pipeline.runs.recovery import Recovery
-from eo_pipeline.runs.report import (
-    NOBODY,
-    CheckpointReport,
-    ObservedRun,
-    Observer,
-    Recorder,
-    RunReport,
-)
+from eo_pipeline.runs.report import NOBODY, ObservedRun, Observer, OnCheckpoint, Recorder, RunReport
 from eo_pipeline.runs.runner import Runner, checkpoints_limit
 from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
@@ -81,7 +74,7 @@ if TYPE_CHECKING:
 
 
 class Changes:
-    """The part of :class:`~eo_pipeline.pipeline.Pipeline` that changes what stands."""
+    """Methods of :class:`~eo_pipeline.pipeline.Pipeline` that change the table or the ledger."""
 
     if TYPE_CHECKING:
         name: str
@@ -90,7 +83,7 @@ class Changes:
         def _open_context(
             self,
             run_id: str | None = None,
-            on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+            on_checkpoint: OnCheckpoint | None = None,
             spark: SparkProvider | None = None,
             operation: str | None = None,
         ) -> AbstractContextManager[RunContext]: ...
@@ -118,7 +111,7 @@ class Changes:
     def rewind(
         self, to: int | datetime, *, reason: str = "", accept_compacted: bool = False
     ) -> ChangeReport:
-        """Recover, then :meth:`plan_rewind` and apply the plan, unseen."""
+        """Recover, then :meth:`plan_rewind` and apply the plan without review."""
         self.recover()
         return self.plan_rewind(to, accept_compacted=accept_compacted).apply(reason=reason)
 
@@ -154,7 +147,7 @@ class Changes:
         reason: str = "",
         accept_compacted: bool = False,
     ) -> ChangeReport:
-        """Recover, then :meth:`plan_replay` and apply the plan, unseen."""
+        """Recover, then :meth:`plan_replay` and apply the plan without review."""
         self.recover()
         plan = self.plan_replay(first, last, versions=versions, accept_compacted=accept_compacted)
         return plan.apply(reason=reason)
@@ -226,7 +219,7 @@ class Changes:
         reason: str = "",
         accept_compacted: bool = False,
     ) -> Self:
-        """:meth:`plan_fork`, apply the plan, unseen, and return the new pipeline."""
+        """:meth:`plan_fork`, apply the plan without review, and return the new pipeline."""
         self.plan_fork(at, name, sink, accept_compacted=accept_compacted).apply(reason=reason)
         return self.forked(name, sink)
 
@@ -245,7 +238,7 @@ class Changes:
         return plan_accept_loss(self._open_context, topics)
 
     def accept_loss(self, reason: str, *, topics: Collection[str] | None = None) -> LedgerEntry:
-        """Recover, then :meth:`plan_accept_loss` and apply the plan, unseen."""
+        """Recover, then :meth:`plan_accept_loss` and apply the plan without review."""
         self.recover()
         return self.plan_accept_loss(topics).apply(reason=reason).entries[0]
 
@@ -262,7 +255,7 @@ class Changes:
         return plan_adopt(self._open_context)
 
     def adopt(self, reason: str) -> LedgerEntry | None:
-        """:meth:`plan_adopt` and apply the plan, unseen. Returns the new head, if any."""
+        """:meth:`plan_adopt` and apply the plan without review. Returns the new head, if any."""
         return next(iter(self.plan_adopt().apply(reason=reason).entries), None)
 
     def plan_set_aside(self) -> SetAsidePlan:
@@ -287,7 +280,7 @@ class Changes:
         return plan_reset(self._open_context)
 
     def reset(self) -> None:
-        """:meth:`plan_reset` and apply the plan, unseen."""
+        """:meth:`plan_reset` and apply the plan without review."""
         self.plan_reset().apply()
 
 
@@ -384,7 +377,7 @@ class Pipeline(Changes, Settings):
         self,
         *,
         run_id: str | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        on_checkpoint: OnCheckpoint | None = None,
         max_checkpoints: int | None = None,
         spark: SparkProvider | None = None,
     ) -> RunReport:
@@ -456,9 +449,7 @@ class Pipeline(Changes, Settings):
         """
         return plan_next_run(self._open_context)
 
-    def recover(
-        self, *, on_checkpoint: Callable[[CheckpointReport], None] | None = None
-    ) -> LedgerEntry | None:
+    def recover(self, *, on_checkpoint: OnCheckpoint | None = None) -> LedgerEntry | None:
         """Commit, without Kafka and Spark, what a dead run had promised. Returns the head.
 
         Raises:
@@ -568,17 +559,15 @@ class Pipeline(Changes, Settings):
     @property
     def _scratch(self) -> Place:
         """Folder for the files of an audit or a preview; see :mod:`eo_pipeline.staging.scratch`."""
-        # where Spark's executors are elsewhere, a bucket is all that they and this process share
-        manifests_folder = self.sink.staging_folders().manifests
-        return (
-            manifests_folder if isinstance(manifests_folder, RemotePath) else self.staging
-        ) / self.name
+        # remote executors share only a bucket with this process
+        manifests = self.sink.staging_folders().manifests
+        return (manifests if isinstance(manifests, RemotePath) else self.staging) / self.name
 
     @contextmanager
     def _open_context(
         self,
         run_id: str | None = None,
-        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        on_checkpoint: OnCheckpoint | None = None,
         spark: SparkProvider | None = None,
         operation: str | None = None,
     ) -> Iterator[RunContext]:
@@ -628,8 +617,8 @@ class Pipeline(Changes, Settings):
 
 
 def _nothing() -> None:
-    """Of a session that is there already nothing need begin."""
+    """Begin no session where the caller has one."""
 
 
 def _no_listener(_: object) -> None:
-    """For callers that read the final report instead."""
+    """Ignore a report: the caller reads the final one."""

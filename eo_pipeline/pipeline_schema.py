@@ -3,8 +3,8 @@
 Types, enums, defaults and bounds are pydantic's own; descriptions come from the docstrings.
 Any value may also be a template, ``${NAME}`` or ``{{ env.NAME }}``, which is filled in later.
 
-A choice is told by what is there (``if`` a text, ``then`` one of these words), not by trying all
-branches (``anyOf``): what is wrong is then said of the branch that was meant.
+A choice is made by the value's kind (``if`` a text, ``then`` one of these words), not by trying all
+branches (``anyOf``): errors then name the intended branch only.
 The dialect is JSON Schema 2020-12, without references, so that it can be put into another schema.
 """
 
@@ -30,26 +30,25 @@ _TEMPLATE: Schema = {"type": "string", "pattern": r"\$\{|\{\{"}
 _IMPORT_PATH: Schema = {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
 _REFERENCE = "#/$defs/"
 
-#: What may stand beside a value's rules and is none: it stays where an editor looks for it.
+#: Annotations beside a value's rules: they stay where an editor looks for them.
 _REMARKS = ("description", "default", "writeOnly", "examples")
-
 
 _NOT_NEEDED = ("title", "discriminator")
 
-#: Where a schema holds others.
+#: Keywords whose values are schemas.
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _INSIDE = ("items", "additionalProperties", "propertyNames")
 
 
 def document_schema() -> Schema:
-    """Of a plain document, whose top holds the pipeline's fields."""
+    """Return the schema of a plain document, whose top level holds the pipeline's fields."""
     schema = model_schema(Pipeline)
     schema["properties"]["sink"] = sink_schema()
     return {"$schema": _DIALECT, **schema}
 
 
 def sink_schema() -> Schema:
-    """Of a sink: ``type``, and the fields of that sink and of no other."""
+    """Return the schema of a sink: ``type``, and the fields of that sink alone."""
     names = sink_names()
     return {
         "description": "Where rows and ledger go: `type`, and the fields of that sink.",
@@ -63,22 +62,22 @@ def sink_schema() -> Schema:
 def _if_of_type(name: str) -> Schema:
     try:
         then = model_schema(sink_class(name))
-    except ConfigError:  # another package's, and broken; told when it is asked for
+    except ConfigError:  # another package's, and broken: an error once it is used
         return {}
     then["properties"]["type"] = {"const": name}
     return {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then}
 
 
 def model_schema(model: type[BaseModel]) -> Schema:
-    """Of one object and those inside it, with their fields' descriptions."""
+    """Return the schema of an object and those inside it, with their fields' descriptions."""
     raw = model.model_json_schema(mode="validation", schema_generator=_DocumentSchema)
     definitions = raw.pop("$defs", {})
-    schema: Schema = _told_by_what_is_there(raw, definitions)
+    schema: Schema = _resolved(raw, definitions)
     return schema
 
 
 class _DocumentSchema(GenerateJsonSchema):
-    """As a document writes the values: functions by their import path, secrets as text."""
+    """Generate schemas of a document's values: import paths for functions, text for secrets."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         model: type[BaseModel] = schema["cls"]
@@ -95,16 +94,16 @@ class _DocumentSchema(GenerateJsonSchema):
         return dict(_IMPORT_PATH)
 
     def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:  # noqa: ARG002
-        """Without quotes YAML reads it as a time, with quotes as a text; both will do."""
+        """Accept a time, which YAML reads without quotes, and a text with quotes."""
         return {"format": "date-time"}
 
     def is_instance_schema(self, schema: core_schema.IsInstanceSchema) -> JsonSchemaValue:  # noqa: ARG002
-        """An object of Python's; what a document writes for it is told elsewhere."""
+        """Accept any value for a Python object; the document's form is described elsewhere."""
         return {}
 
 
 def _described_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Descriptions of arguments in the docstrings of the model and of its bases."""
+    """Return the descriptions of arguments in the docstrings of the model and its bases."""
     descriptions: dict[str, str] = {}
     for cls in model.__mro__:
         for argument in docstring_parser.parse(getdoc(cls) or "").params:
@@ -117,26 +116,26 @@ def _one_line(text: str | None) -> str:
     return " ".join((text or "").replace("``", "`").split())
 
 
-def _told_by_what_is_there(schema: Schema, definitions: Mapping[str, Any]) -> Schema:
-    """``schema`` without references (no model contains itself) and with choices as conditions."""
+def _resolved(schema: Schema, definitions: Mapping[str, Any]) -> Schema:
+    """Return ``schema`` without references (no model contains itself), choices as conditions."""
     if reference := schema.get("$ref"):
-        meant = definitions[str(reference).removeprefix(_REFERENCE)]
-        schema = {**meant, **{k: v for k, v in schema.items() if k != "$ref"}}
+        definition = definitions[str(reference).removeprefix(_REFERENCE)]
+        schema = {**definition, **{k: v for k, v in schema.items() if k != "$ref"}}
 
-    def told(key: str, value: Any) -> Any:
+    def resolve(key: str, value: Any) -> Any:
         if key == "properties":
-            return {name: _told_by_what_is_there(v, definitions) for name, v in value.items()}
+            return {name: _resolved(v, definitions) for name, v in value.items()}
         if key in _CHOICES:
-            return [_told_by_what_is_there(item, definitions) for item in value]
+            return [_resolved(item, definitions) for item in value]
         inside = key in _INSIDE and isinstance(value, Mapping)
-        return _told_by_what_is_there(dict(value), definitions) if inside else value
+        return _resolved(dict(value), definitions) if inside else value
 
-    return _or_template({k: told(k, v) for k, v in schema.items() if k not in _NOT_NEEDED})
+    return _or_template({k: resolve(k, v) for k, v in schema.items() if k not in _NOT_NEEDED})
 
 
 def _or_template(schema: Schema) -> Schema:
-    """The value, or a template in its place. An object is written as one, its values may be
-    templates; a text without rules is either anyway.
+    """Accept the value or a template. An object has no template, but its values may; a text
+    without rules accepts both anyway.
     """
     choices = schema.get("anyOf") or schema.get("oneOf")
     if not choices:
@@ -154,7 +153,7 @@ def _unless_template(schema: Schema) -> Schema:
 
 
 def _bare(choices: Sequence[Schema]) -> Iterator[Schema]:
-    """The choices, none of them wrapped; that a template will do is said once, for all of them."""
+    """Yield the choices without their own template rule: one covers them all."""
     for choice in choices:
         yield choice["else"] if choice.get("if") == _TEMPLATE else choice
 

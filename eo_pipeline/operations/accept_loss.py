@@ -1,4 +1,4 @@
-"""Going on past what Kafka no longer holds, knowingly: the hole is a ledger version of its own."""
+"""Accepted losses: a ledger version records that Kafka no longer holds the next records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AcceptLossPlan(ChangePlan):
         }
 
     def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        """A hole may have grown since it was looked at; one of another kind was not looked at."""
+        """Accept the planned losses as they are now: one may have grown; another kind is not."""
         refuse_stale(self.pipeline, self.head, recover(context))
         cluster = validated(context.admin.cluster(), self.head, context.admin.logs)
         now = losses_of(self.head, cluster, context.source)

@@ -1,9 +1,9 @@
 """The table as it stood when a version was the ledger's head. Nothing is changed.
 
-A store that keeps earlier states itself is asked for that one. Elsewhere rows are told by the
-checkpoint they carry: those of versions up to then, which is the table of then exactly if nothing
-since took such rows away or replaced them. The ledger says whether, and how many rows each
-checkpoint must have; where it was otherwise, what is left is not shown as if it were all.
+A store that keeps earlier states returns that one. Elsewhere rows are selected by the checkpoint
+they carry, up to the version: the past table, if no later entry removed or replaced such rows. The
+ledger has those entries, and the number of rows of each checkpoint, which must match: a part is
+never shown as the whole.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class AsOf:
-    """The table as it stood at ``entry``, seen from ``head``; of use while it is open.
+    """The table as it stood at ``entry``, seen from ``head``; usable while it is open.
 
-    ``missing`` is what is known not to be there any more, if that was accepted.
+    ``missing`` describes rows known to be gone, if that was accepted.
     """
 
     pipeline: str
@@ -60,12 +60,12 @@ class AsOf:
 
     @property
     def how(self) -> str:
-        """By what it is told which rows they are."""
+        """Describe how its rows are selected."""
         return self.past.where
 
     @property
     def queries(self) -> Mapping[str, str]:
-        """The SQL that shows them, by the engine that it is for."""
+        """SQL that shows the rows, by engine."""
         return self.past.queries
 
     def count(self) -> int:
@@ -87,7 +87,7 @@ class AsOf:
         return self.past.batches(None)
 
     def first(self, count: int) -> list[dict[str, Any]]:
-        """Any ``count`` of the rows, fewer if there are no more; the others are not looked at."""
+        """Return any ``count`` of the rows, fewer if there are no more; others are not read."""
         with closing(self._rows(count)) as rows:
             return list(islice(rows, count))
 
@@ -111,8 +111,8 @@ class AsOf:
 
 @dataclass(frozen=True)
 class _ByCheckpoint:
-    """The ``selected`` rows of a table whose ledger's head is ``head``; ``counts`` says how many of
-    each checkpoint there must be, None where rows may replace each other.
+    """The ``selected`` rows of a table whose ledger's head is ``head``; ``counts`` are the rows
+    that each checkpoint must have, None where rows may replace each other.
     """
 
     session: SinkSession
@@ -123,7 +123,7 @@ class _ByCheckpoint:
     what_is_left: bool
 
     def past(self) -> TimeTravelView:
-        """For an :class:`AsOf`."""
+        """Return the view for an :class:`AsOf`."""
         where = f"the rows that carry a checkpoint up to {self.version}"
         if self.selected.but:
             where += f", without {_named(self.selected.but)}"
@@ -131,30 +131,30 @@ class _ByCheckpoint:
         return TimeTravelView(where, self._batches, self._count, queries)
 
     def _count(self) -> int:
-        counts = self._asked(lambda: self.session.counts_of(self.selected))
+        counts = self._call(lambda: self.session.counts_of(self.selected))
         self._check(counts)
         return sum(counts.values())
 
     def _batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
-        """Checked at the end, if they are to be all."""
+        """Yield the rows; without a limit their number is checked at the end."""
         counts: dict[int | None, int] = {}
         selected = replace(self.selected, limit=limit)
-        for batch in self._asked(lambda: self.session.rows_of(selected)):
+        for batch in self._call(lambda: self.session.rows_of(selected)):
             add_counts(counts, batch)
             yield batch
         if limit is None:
             self._check(counts)
 
-    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+    def _call(self, read: Callable[[], _Answer]) -> _Answer:
         try:
-            return ask()
+            return read()
         except RefusedError as error:
             raise PastGoneError(
                 self.session.pipeline, self.version, str(error), "`eo show` tells of its ledger."
             ) from error
 
     def _check(self, counts: Mapping[int | None, int]) -> None:
-        """Compare what was read with the ledger, which may have gone back meanwhile."""
+        """Compare the rows read with the ledger, which may have gone back meanwhile."""
         pipeline = self.session.pipeline
         _, went_back = look_again(self.session, self.head)
         if went_back:
@@ -162,7 +162,7 @@ class _ByCheckpoint:
             raise PastGoneError(pipeline, self.version, text, "Ask again.")
         if self.counts is None:
             return
-        # of checkpoints below the floor the ledger does not know any more what they had
+        # the ledger does not keep the counts of checkpoints below the floor
         versions = (n for n in counts if n is not None and n >= self.head.floor)
         numbers = sorted({*self.counts, *versions})
         differing = [
@@ -207,16 +207,16 @@ def _by_checkpoint(
     *,
     what_is_left: bool,
 ) -> AsOf:
-    """By the number of the checkpoint that rows carry; ``why`` the store's own states do not serve.
+    """Select rows by the checkpoint they carry; ``why`` the store's own states do not serve.
 
     Raises:
-        PastGoneError: that is not the table of then.
+        PastGoneError: the selection is not the past table.
     """
     head = history[-1]
     until, later = history[: version - head.floor + 1], history[version - head.floor + 1 :]
     then = {checkpoint.version: checkpoint for checkpoint in checkpoints(until)}
     now = {checkpoint.version: checkpoint for checkpoint in checkpoints(history)}
-    # of those below the floor no more is known than that
+    # below the floor a replay is all that is known of a checkpoint
     common = now.keys() & then.keys()
     replayed = {n: by for n, by in _replays(later) if n < head.floor or n in common}
     keeps = sink.keeps_every_row
@@ -235,7 +235,7 @@ def _by_checkpoint(
 
 
 def _replays(entries: Sequence[LedgerEntry]) -> Iterator[tuple[int, int]]:
-    """The checkpoints that were replayed by ``entries``, and the version that did it."""
+    """Yield the checkpoints that ``entries`` replayed, each with the version of the replay."""
     for entry in entries:
         if entry.operation is Operation.REPLAY and entry.target is not None:
             yield entry.target, entry.version

@@ -36,8 +36,8 @@ from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 class ForkPlan(RereadingPlan):
     """A fork named ``fork`` that begins after the entry ``target``, and then reads ``ranges``.
 
-    Whether the new pipeline has a ledger already is found when the plan is applied: asking would
-    make its store ready, and a plan changes nothing.
+    An existing ledger of the new pipeline is an error when the plan is applied: opening its store
+    would create tables, and a plan changes nothing.
     """
 
     operation: ClassVar = Operation.FORK
@@ -68,16 +68,14 @@ class ForkPlan(RereadingPlan):
         )
 
     def _begun_at(self, source: KafkaSource) -> Iterator[OffsetRange]:
-        """Return the start offsets of the new pipeline in partitions that it need not read again
-        yet.
-        """
+        """Yield empty ranges at the start offsets of partitions with no offsets to read again."""
         read = {r.topic_partition for r in self.ranges}
         for tp, offset in self.target.offsets.items():
             if tp not in read and source.matches(tp.topic):
                 yield OffsetRange(tp.topic, tp.partition, offset, offset)
 
     def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        """Writes the new ledger's first entry. The old pipeline is looked at and left as it is."""
+        """Write the new ledger's first entry; the old pipeline is only read."""
         refuse_stale(self.pipeline, self.head, context.session.head())
         self.check(context)
         with self.open_fork(context.run_id, context.recorder.on_checkpoint) as new:

@@ -1,5 +1,5 @@
-"""Maintenance: the table's files are put in order, what dead runs left is settled, and the ledger
-is pruned if that is asked for. No row is changed, so that it may be done beside runs.
+"""Maintenance: compact the table's files, settle the attempts of dead runs, prune the ledger if
+configured. No row changes, so that runs may go on at the same time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 from eo_pipeline.sinks.capabilities import Maintenance, Upkeep
 from eo_pipeline.sinks.session import SinkSession
 
-#: For whom the ledger has changed only once they look again: an audit, a page of a report.
+#: Time in which readers of the old ledger end: an audit, a page of a report.
 READERS_HAVE = timedelta(hours=1)
 
-#: Fewer entries are not worth a version of the ledger.
+#: Entries to prune that are worth a version of the ledger.
 LEAST = 100
 
 EntryAt = Callable[[int], LedgerEntry | None]
@@ -32,8 +32,8 @@ EntryAt = Callable[[int], LedgerEntry | None]
 def prune(
     context: RunContext, head: LedgerEntry | None, kept_for: timedelta | None, *, dry_run: bool
 ) -> Iterator[Upkeep]:
-    """Remove what is below the floor, also one that was set before; then set a higher floor if
-    entries shall be ``kept_for`` so long.
+    """Remove the entries below the present floor, then raise the floor to keep entries
+    ``kept_for`` that long, if given.
 
     Raises:
         LedgerDamagedError: the ledger does not hold what it says it holds.
@@ -51,9 +51,9 @@ def prune(
 
 
 def _removal(session: SinkSession, floor: Floor, *, dry_run: bool) -> Upkeep:
-    """Of what an earlier maintenance set the floor above."""
-    begun, said_by = time.monotonic(), session.entry(floor.since)
-    since = said_by.committed_at if said_by else None
+    """Remove the entries below a floor that an earlier maintenance set."""
+    begun, raised_by = time.monotonic(), session.entry(floor.since)
+    since = raised_by.committed_at if raised_by else None
     if since is not None and datetime.now(UTC) < since + READERS_HAVE:
         return Upkeep("ledger", f"what is below version {floor.version} goes in an hour or later")
     count = session.prune(dry_run=dry_run)
@@ -66,7 +66,7 @@ def _removal(session: SinkSession, floor: Floor, *, dry_run: bool) -> Upkeep:
 
 
 def _raised(context: RunContext, head: LedgerEntry, until: datetime, *, dry_run: bool) -> Upkeep:
-    """The floor, up to the newest version that was committed by then: it is the first kept."""
+    """Raise the floor to the newest version committed by ``until``, the first one kept."""
     try:
         version = newest_by(context.session, head, until)
     except UnknownCheckpointError:
@@ -89,7 +89,7 @@ def _raised(context: RunContext, head: LedgerEntry, until: datetime, *, dry_run:
 
 
 def floor_entry(head: LedgerEntry, version: int, entry_at: EntryAt, run_id: str) -> LedgerEntry:
-    """The entry on top of ``head`` that has ``version`` as the first one to go back to.
+    """Return the entry on top of ``head`` that makes ``version`` the floor.
 
     Raises:
         LedgerDamagedError: the ledger does not hold what it says it holds.
@@ -113,7 +113,7 @@ def _texts_below(
     schemas: KnownSchemas,
     read_of: Callable[[Counts], ReadWith | None],
 ) -> ReadWith | None:
-    """The schemas whose texts are in entries below ``version``."""
+    """Return the schemas whose texts are in entries below ``version``."""
 
     def read_at(version: int) -> ReadWith | None:
         entry = entry_at(version)
@@ -125,7 +125,7 @@ def _texts_below(
 
 
 def _written_below(version: int, head: LedgerEntry, entry_at: EntryAt) -> WrittenWith | None:
-    """The columns of the newest rows, if an entry below ``version`` has them."""
+    """Return the columns of the newest rows, if an entry below ``version`` holds them."""
     last = head.last_written
     if last is None or last.since >= version:
         return None
@@ -135,9 +135,7 @@ def _written_below(version: int, head: LedgerEntry, entry_at: EntryAt) -> Writte
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceReport:
-    """What was done, or with ``dry_run`` would be, of the pipeline whose ledger's head is
-    ``version``.
-    """
+    """Work done, or with ``dry_run`` to be done; ``version`` is the ledger's head."""
 
     pipeline: str
     version: int | None
@@ -180,7 +178,7 @@ def _work(
 
 
 def _staging(context: RunContext, head: LedgerEntry | None, *, dry_run: bool) -> Upkeep:
-    """As every run begins: promises of dead runs are kept, what can never be committed goes."""
+    """Recover as a run does: commit promises of dead runs, delete dead attempts."""
     begun, staging = time.monotonic(), context.recovery.staging
     before = len(staging.attempts(head.ledger_id if head else None))
     if dry_run:

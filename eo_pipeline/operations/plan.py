@@ -1,7 +1,7 @@
-"""Changes to look at before they are made: a plan, what applying it takes, and what was done.
+"""Plans of changes, their application, and the checks they share.
 
-Each kind of change has a plan of its own beside what it does: rewind, replay, fork, accept_loss,
-adopt. Making a plan makes every check and changes nothing; applying it makes the checks again.
+Rewind, replay, fork, accept_loss and adopt have plans of their own. Making a plan makes every check
+and changes nothing; applying it makes the checks again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from eo_pipeline.spark import SparkProvider
 
 
 class OpenContext(Protocol):
-    """Connects to one pipeline's sink; closes it at the end."""
+    """Open a context over one pipeline's sink, and close it at the end."""
 
     def __call__(
         self,
@@ -55,14 +55,14 @@ class OpenContext(Protocol):
         spark: SparkProvider | None = None,
         operation: str | None = None,
     ) -> AbstractContextManager[RunContext]:
-        """The arguments are those of :meth:`ChangePlan.apply`, and the ``operation`` of a run that
-        others are told of; None: nobody is.
+        """Arguments as of :meth:`ChangePlan.apply`; ``operation`` names the run to observers, None:
+        the run has none.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePlan(ABC):
-    """A change that passed every check; nothing has changed yet. ``str()`` says it in a line."""
+    """A change that passed every check; nothing has changed yet. ``str()`` describes it."""
 
     operation: ClassVar[Operation]
 
@@ -84,15 +84,15 @@ class ChangePlan(ABC):
         ledger has moved, and the plan must be made anew.
 
         Args:
-            reason: kept in the ledger, for people; so is asked_by.
+            reason: kept in the ledger; so is asked_by.
             run_id: stored with every entry; made up if absent.
             on_checkpoint: called after each commit, those of a dead run's promises included.
-            spark: a session to use instead of the pipeline's own; asked for only if needed.
+            spark: a session to use instead of the pipeline's own; called only if needed.
 
         Raises:
             StalePlanError: the ledger has moved on; nothing was changed.
             FencedError: a run was faster at the last moment.
-            EoPipelineError: another of its kinds; what was reported as committed stays.
+            EoPipelineError: another of its kinds; reported commits stay.
         """
         with self.open_context(run_id, on_checkpoint, spark, self.operation.value) as context:
             entries = self._apply(context, {"reason": reason, "asked_by": asked_by})
@@ -100,7 +100,7 @@ class ChangePlan(ABC):
 
     @abstractmethod
     def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        """The entries that were committed, oldest first."""
+        """Make the change. Returns the committed entries, oldest first."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class RereadingPlan(ChangePlan):
 
     ``head`` is the ledger's head it was planned from. ``checkpoints`` are those whose rows leave
     (rewind) or are replaced (replay), oldest first; for a fork those that the new pipeline reads
-    again. ``ranges`` is what will be read again, of topics that had the UUIDs ``topic_ids``.
-    ``warnings`` is what was accepted.
+    again. ``ranges`` will be read again, of topics that had the UUIDs ``topic_ids``. ``warnings``
+    were accepted.
     """
 
     head: LedgerEntry
@@ -126,7 +126,7 @@ class RereadingPlan(ChangePlan):
 
     @abstractmethod
     def check(self, context: RunContext) -> tuple[str, ...]:
-        """Ask the sink and Kafka whether it can be done. Returns the warnings.
+        """Check with sink and Kafka that the change is possible. Returns the warnings.
 
         Raises:
             RefusedError: the sink cannot take or replace these rows.
@@ -145,12 +145,12 @@ class RereadingPlan(ChangePlan):
 
     @property
     def records(self) -> int:
-        """Kafka records to read again, by what the checkpoints counted."""
+        """Kafka records to read again, by the counts of the checkpoints."""
         return sum(checkpoint.entry.counts.records for checkpoint in self.checkpoints)
 
     @property
     def seconds(self) -> float | None:
-        """Estimated time of reading again, from what these checkpoints took; None: not known."""
+        """Estimated time of reading again, by these checkpoints; None: not known."""
         speed = records_per_second(self.checkpoints)
         return self.records / speed if speed else None
 
@@ -184,7 +184,7 @@ class RereadingPlan(ChangePlan):
 
 @dataclass(frozen=True)
 class ChangeReport:
-    """What was done: the ``plan`` and the ledger ``entries`` it led to, oldest first."""
+    """The applied ``plan`` and its ledger ``entries``, oldest first."""
 
     plan: ChangePlan
     entries: tuple[LedgerEntry, ...]
@@ -199,13 +199,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-#: How long the records must still stay in Kafka, so that retention does not overtake the reading.
+#: Time that records must still stay in Kafka, so that retention does not overtake the read.
 RETENTION_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Rereading:
-    """Whether ranges can be read again, for one pipeline and one look at the cluster."""
+    """Check of ranges to read again, for one pipeline and one state of the cluster."""
 
     pipeline: str
     source: KafkaSource
@@ -221,13 +221,13 @@ class Rereading:
         *,
         accept_compacted: bool,
     ) -> tuple[str, ...]:
-        """Warnings about ``ranges``, if all of them can be read again.
+        """Return warnings about ``ranges``, if all of them can be read again.
 
         Args:
             operation: in words, for errors: ``the rewind to 3``.
-            ranges: what would be read again; an empty one asks only that reading can start there.
+            ranges: to be read again; an empty one requires only that a read can start there.
             topic_ids: the topics' UUIDs when the ranges were first read.
-            found: the checkpoints that read them.
+            selected: the checkpoints that read them.
             accept_compacted: a compacted topic is a warning instead of an error.
 
         Raises:
@@ -297,12 +297,12 @@ class Rereading:
         )
 
 
-#: Operations after which rows are gone, or others.
+#: Operations that remove or replace rows.
 _GOES_BACK = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT})
 
 
 def current_head(session: SinkSession) -> LedgerEntry:
-    """The head as it is, and as it was committed; nothing is changed.
+    """Return the head, if it is as it was committed; nothing is changed.
 
     Raises:
         UnknownCheckpointError: the pipeline has no ledger yet.
@@ -314,7 +314,7 @@ def current_head(session: SinkSession) -> LedgerEntry:
 
 
 def unverified_head(session: SinkSession) -> LedgerEntry:
-    """The head, whatever was done to it.
+    """Return the head without a check of its content.
 
     Raises:
         UnknownCheckpointError: the pipeline has no ledger yet.
@@ -329,13 +329,13 @@ def unverified_head(session: SinkSession) -> LedgerEntry:
 
 
 def kept_from(session: SinkSession) -> int:
-    """The first version that the ledger keeps."""
+    """Return the first version that the ledger keeps."""
     head = session.head()
     return head.floor if head else START_VERSION
 
 
 def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
-    """The last ``count`` entries, oldest first.
+    """Return the last ``count`` entries, oldest first.
 
     Raises:
         LedgerDamagedError: one of them is missing or was changed.
@@ -348,9 +348,7 @@ def newest_entries(session: SinkSession, count: int) -> list[LedgerEntry]:
 
 
 def later_rows(session: SinkSession) -> Iterator[Damage]:
-    """The version that is lost if the table has rows that the ledger, which ends below them, does
-    not speak of.
-    """
+    """Yield the version after the head as damage, if the table has rows of later versions."""
     if session.has_later_rows(thorough=False):
         head = session.head()
         yield Damage(head.version + 1 if head else START_VERSION, LATER_ROWS)
@@ -368,13 +366,13 @@ def refuse_stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry |
 
 
 def stale(pipeline: str, planned: LedgerEntry | None, head: LedgerEntry | None) -> StalePlanError:
-    """The error of a plan made at ``planned``, now that the ledger is at ``head``."""
+    """Return the error of a plan made at ``planned``, now that the ledger is at ``head``."""
     current = (head.version, head.transaction_id) if head else (None, None)
     return StalePlanError(pipeline, planned.version if planned else None, *current)
 
 
 def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
-    """The newest version, and whether the ledger has gone back since ``head``."""
+    """Return the newest version, and whether the ledger has gone back since ``head``."""
     newest, went_back = head.version, False
     for entry in session.history(head.version + 1):
         newest, went_back = entry.version, went_back or entry.operation in _GOES_BACK
@@ -384,16 +382,16 @@ def look_again(session: SinkSession, head: LedgerEntry) -> tuple[int, bool]:
 def find_live_entry(
     session: SinkSession, head: LedgerEntry, wanted: int | datetime
 ) -> tuple[LedgerEntry, list[LedgerEntry]]:
-    """The live entry ``wanted`` names, and all entries after it, oldest first.
+    """Return the live entry that ``wanted`` names, and all entries after it, oldest first.
 
-    A moment names the newest version committed by then that still stands.
+    A moment names the newest live version committed by then.
 
     Raises:
         UnknownCheckpointError: there is none, or a rewind left it behind.
         PrunedError: it is not kept any more.
         LedgerDamagedError: it is missing, or an entry from there on is not what was committed.
     """
-    moment = isinstance(wanted, datetime)
+    is_moment = isinstance(wanted, datetime)
     version = newest_by(session, head, wanted) if isinstance(wanted, datetime) else wanted
     refuse_unkept(head, version)
     while True:
@@ -402,9 +400,9 @@ def find_live_entry(
             return entries[0], entries[1:]
         left_behind = next(entry for entry in entries[1:] if _leaves(entry, version))
         target = left_behind.target or START_VERSION
-        # a rewind stands where its target stood, also if the target is not kept any more
+        # a rewind has its target's state, also if the target is not kept any more
         same = target if target >= head.floor else left_behind.version
-        if not moment:
+        if not is_moment:
             raise UnknownCheckpointError(
                 f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "
                 f"{left_behind.version} went back to {target}. Choose {same}, or another version "
@@ -430,13 +428,13 @@ def refuse_unkept(head: LedgerEntry, version: int) -> None:
 
 
 def _leaves(entry: LedgerEntry, version: int) -> bool:
-    """True if ``entry`` is a rewind that left ``version`` behind."""
+    """Return whether ``entry`` is a rewind that left ``version`` behind."""
     target = entry.target
     return entry.operation is Operation.REWIND and target is not None and target < version
 
 
 def newest_by(session: SinkSession, head: LedgerEntry, moment: datetime) -> int:
-    """The newest version committed not after ``moment``, by bisection: O(log versions) looks.
+    """Return the newest version committed by ``moment``, by bisection: O(log versions) reads.
 
     Raises:
         UnknownCheckpointError, PrunedError: there was none, or it is not kept any more.
@@ -467,13 +465,13 @@ def ranges_since(
     """Return the ranges that are read again when reading continues from ``target``, up to ``head``.
 
     ``later`` are the entries after ``target``. A partition found later begins where it was first
-    read. One whose topic was replaced since, or that was put aside, is named by an empty range at
-    least, so that the check finds it.
+    read. One whose topic was replaced since, or that was put aside, has at least an empty range,
+    so that the check covers it.
     """
     ranges = {r.topic_partition: r for r in spans(checkpoints(later))}
     for tp, start in target.offsets.items():
         read_to = ranges[tp].end if tp in ranges else start
-        # a topic that was replaced may stand below where the old one stood
+        # a replaced topic may have lower offsets than the old one
         reached = max(start, read_to, head.offsets.get(tp, start))
         replaced = head.topic_ids.get(tp.topic) != target.topic_ids.get(tp.topic)
         if reached > start or replaced or tp not in head.offsets:
@@ -482,7 +480,7 @@ def ranges_since(
 
 
 def first_topic_ids(entries: Sequence[LedgerEntry]) -> dict[str, str]:
-    """The UUIDs of the topics that ``entries``, oldest first, read; the oldest of each counts."""
+    """Return the oldest UUID of each topic that ``entries``, oldest first, read."""
     topic_ids: dict[str, str] = {}
     for entry in reversed(entries):
         topic_ids |= entry.topic_ids
@@ -499,9 +497,9 @@ def check_rereading(
     accept_compacted: bool,
     target: LedgerEntry | None = None,
 ) -> tuple[str, ...]:
-    """Warnings about reading ``ranges`` again; see :meth:`Rereading.check`, also for errors.
+    """Return warnings about reading ``ranges`` again; see :meth:`Rereading.check`, also for errors.
 
-    ``target`` is the entry that reading would go on from, if any.
+    ``target`` is the entry from which reading would continue, if any.
     """
     wanted = list(ranges)
     if not wanted:

@@ -24,7 +24,7 @@ from eo_pipeline.storage.paths import Place
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptPlan(ChangePlan):
-    """To go on from ``head`` (``None``: the ledger is empty) without the ``lost`` commits."""
+    """Adopt ``head`` (``None``: the ledger is empty) without the ``lost`` commits."""
 
     operation: ClassVar = Operation.ADOPT
 
@@ -53,7 +53,7 @@ class AdoptPlan(ChangePlan):
         }
 
     def _apply(self, context: RunContext, remarks: Mapping[str, str]) -> tuple[LedgerEntry, ...]:
-        """No entry if the ledger is empty: the next run starts anew."""
+        """Commit the entry; none if the ledger is empty: the next run starts anew."""
         head = context.session.verified(context.session.recover())
         confirmed = context.recovery.witnesses(head)
         refuse_stale(self.pipeline, self.head, head)
@@ -103,15 +103,15 @@ def adopt_head(
         entry = replace(child, details=dict(remarks))
         recovery.session.publish(entry, StagedOutput())
         recovery.staging.witnesses.remember(entry)
-    # only now, and only those: were the process to die before this line, runs go on refusing and
-    # adopt is simply called again
+    # last, and these alone: if the process dies before this line, runs still refuse, and adopt can
+    # be called again
     recovery.staging.witnesses.forget(confirmed)
     return entry
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetAsidePlan:
-    """The promises on top of ``head`` that cannot be read, each with its file and what is wrong."""
+    """Damaged manifests on top of ``head``, each with its file and its fault."""
 
     pipeline: str
     head: LedgerEntry
@@ -135,10 +135,10 @@ class SetAsidePlan:
         }
 
     def apply(self) -> tuple[Place, ...]:
-        """Returns where the manifests are kept now.
+        """Rename the manifests. Returns their new paths.
 
         Raises:
-            StalePlanError: the ledger has moved on since, so that perhaps none is in the way.
+            StalePlanError: the ledger has moved on since, so that there may be none any more.
         """
         with self.open_context() as context:
             refuse_stale(self.pipeline, self.head, context.session.verified(context.session.head()))
@@ -169,7 +169,7 @@ def plan_set_aside(open_context: OpenContext) -> SetAsidePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetPlan:
-    """What would be dropped, a line each; ``head`` is ``None`` where there is no ledger."""
+    """A reset: ``drops`` has a line for each thing; ``head`` is ``None`` without a ledger."""
 
     pipeline: str
     head: LedgerEntry | None
@@ -190,11 +190,11 @@ class ResetPlan:
         }
 
     def apply(self) -> None:
-        """Drop it: first what is in the store, then what is staged.
+        """Drop rows, dead letters and ledger in the store, then the staged attempts.
 
         Raises:
             StalePlanError: the ledger has moved on since; nothing was dropped.
-            SinkError: the store did not do it; what is staged is still there.
+            SinkError: the store failed; the staged attempts are still there.
         """
         with self.open_context() as context:
             head, staging = context.session.head(), context.recovery.staging
@@ -222,7 +222,7 @@ def plan_reset(open_context: OpenContext) -> ResetPlan:
 
 
 def _staged(recovery: Recovery, head: LedgerEntry | None) -> list[Attempt]:
-    """At this ledger, and at those that staging saw in this very place before."""
+    """Return the attempts at this ledger, and at those that staging saw in this place before."""
     seen = {receipt.ledger_id for receipt in recovery.witnesses(head)}
     ledgers = filter(None, {*seen, head.ledger_id if head else None})
     return [attempt for ledger in ledgers for attempt in recovery.staging.attempts_at(ledger)]

@@ -45,7 +45,7 @@ class ReplayPlan(RereadingPlan):
 
     operation: ClassVar = Operation.REPLAY
 
-    #: whether it is there for what was set aside
+    #: whether its purpose is the dead letters
     redrives: bool = False
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ def _check(
     *,
     accept_compacted: bool,
 ) -> tuple[str, ...]:
-    """Warnings, if the sink can replace these rows and Kafka can be read again."""
+    """Return the warnings, if the sink can replace these rows and Kafka can be read again."""
     for checkpoint in selected:
         context.session.check_going_back(replay_entry(head, checkpoint, context.run_id, {}))
     return check_rereading(
@@ -195,7 +195,7 @@ def replay_entry(
     *,
     redrives: bool = False,
 ) -> LedgerEntry:
-    """The entry of a replay of ``checkpoint`` on top of ``head``; nothing read or counted yet."""
+    """Return the entry of a replay of ``checkpoint`` on top of ``head``, before the read."""
     details: dict[str, Any] = dict(remarks)
     if checkpoint.written.version != checkpoint.version:
         details[READ_AS] = checkpoint.written.version
@@ -211,14 +211,14 @@ def replay_entry(
     )
 
 
-#: Bytes of a value that are shown to a person.
+#: Bytes of a value that are shown.
 _SHOWN_BYTES = 120
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One record as it was set aside: ``checkpoint`` is the version it belongs to, ``value`` its
-    first 120 bytes as text, None if the record had none.
+    """One dead letter: ``checkpoint`` is its version, ``value`` the first 120 bytes as text, None
+    if the record had no value.
     """
 
     checkpoint: int
@@ -234,7 +234,7 @@ class DeadLetter:
 
 
 def with_dead_letters(session: SinkSession) -> tuple[Checkpoint, ...]:
-    """The live checkpoints whose rows stand beside records that were set aside, oldest first."""
+    """Return the live checkpoints with dead letters, oldest first."""
     floor = kept_from(session)
     live = checkpoints(list(follow(session.history(floor), floor)))
     return tuple(checkpoint for checkpoint in live if checkpoint.counts.dead_letters)

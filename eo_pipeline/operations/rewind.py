@@ -108,9 +108,9 @@ def plan_rewind(
         return replace(plan, warnings=plan.check(context))
 
 
-#: Operations that take nothing from a version on which they come, and add nothing to it: the rows
-#: of a replay belong to the checkpoint it replayed.
-_LEAVES_IT_THERE = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
+#: Operations that neither remove nor add rows of the version they follow: the rows of a replay
+#: belong to the checkpoint it replayed.
+_KEEPS_ROWS = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
 
 
 def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
@@ -118,5 +118,5 @@ def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
     if not later:
         return True
     return later[-1].id == head.id and all(
-        entry.operation in _LEAVES_IT_THERE for entry in live_branch(later)
+        entry.operation in _KEEPS_ROWS for entry in live_branch(later)
     )

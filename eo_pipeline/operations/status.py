@@ -1,4 +1,4 @@
-"""Where a pipeline stands, and what its next run would read: looks that change nothing."""
+"""Status of a pipeline and plan of its next run; nothing changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eo_pipeline.operations.repair import damaged_promises
 from eo_pipeline.runs.checkpoint import RunContext, record_bytes
 from eo_pipeline.runs.runner import check_missing_topics
 
-#: Ledger entries a plan looks at to estimate how long the next run takes.
+#: Ledger entries from which a plan estimates the time of the next run.
 ENTRIES_TO_ESTIMATE_BY = 50
 
 
@@ -30,11 +30,10 @@ ENTRIES_TO_ESTIMATE_BY = 50
 class Status:
     """The ledger's ``head``, and the ``cluster`` at the same moment.
 
-    ``losses`` is what the head expects next and Kafka no longer holds: the next run stops at it.
-    ``blocked`` are promises that cannot be read, and a table that was set back: the next run stops
-    at them before anything else.
-    ``transactions`` are open, so that what is written behind them waits; nobody asked if it is
-    empty and ``unstable`` is not 0.
+    ``losses`` are records that the head expects next and Kafka no longer holds: they stop the next
+    run. ``blocked`` are damaged manifests and a table that was set back: they stop it before
+    anything else. ``transactions`` are open, and records behind them wait; unknown if empty while
+    ``unstable`` is not 0.
     """
 
     pipeline: str
@@ -46,12 +45,12 @@ class Status:
 
     @property
     def unstable(self) -> int:
-        """Offsets that wait until producers' transactions end; none of them is part of the lag."""
+        """Offsets that wait until producers' transactions end; not part of the lag."""
         return sum(bounds.unstable for bounds in self.cluster.bounds.values())
 
     @property
     def lag(self) -> int:
-        """Offsets that wait; before the first run all that Kafka holds."""
+        """Offsets still to read; before the first run all that Kafka holds."""
         return lag(positions_of(self.head, self.cluster), self.cluster)
 
     @property
@@ -84,11 +83,11 @@ class Status:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What the next run would do.
+    """The next run.
 
-    ``ranges`` is all it would read, ``first`` what its first checkpoint would. ``losses`` would
-    stop it, unless the source's policies say otherwise. ``recent`` are checkpoints to estimate by.
-    ``readers`` are the schemas of a registry that the columns are of, the value's before the key's.
+    ``ranges`` are all it would read, ``first`` those of its first checkpoint. ``losses`` would stop
+    it, unless the source's policies allow them. ``recent`` are checkpoints to estimate by.
+    ``readers`` are the registry's schemas of the columns, the value's before the key's.
     """
 
     status: Status
@@ -99,7 +98,7 @@ class RunPlan:
 
     @property
     def reader(self) -> NextReader | None:
-        """That of the values."""
+        """Schema of the values."""
         return next((reader for reader in self.readers if reader.part == VALUE), None)
 
     @property
@@ -109,7 +108,7 @@ class RunPlan:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated time, from what recent checkpoints took; None if there were none."""
+        """Estimated time, by recent checkpoints; None if there were none."""
         speed = records_per_second(self.recent)
         return self.span / speed if speed else None
 

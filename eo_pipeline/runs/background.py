@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundStaging:
-    """Rows of ``entry``, being staged into ``attempt`` in a thread of their own."""
+    """Stage the rows of ``entry`` into ``attempt`` in a background thread."""
 
     def __init__(
         self,
@@ -39,62 +39,62 @@ class BackgroundStaging:
         self.stager = stager
         self.spark = spark
         self.timing = Timing("stage")
-        self._said = message
-        self._unwanted: Future[None] = Future()
-        self._done: Future[tuple[StagedOutput, Counts]] | None = None
+        self._message = message
+        self._cancelled: Future[None] = Future()
+        self._result: Future[tuple[StagedOutput, Counts]] | None = None
         self._is_taken = False
 
     def begin(self) -> None:
-        """Returns at once."""
-        # here, because it takes pyspark, which is there by now
+        """Start the thread."""
+        # imported here, because it takes pyspark, which is loaded by now
         from eo_pipeline.spark.interrupts import beside
 
-        # with what this thread's context says: a test's crash points, who started the run
-        self._done = beside(self.spark, partial(copy_context().run, self._stage))
+        # in a copy of this thread's context: a test's crash points, the job that started the run
+        self._result = beside(self.spark, partial(copy_context().run, self._stage))
 
     def result(self) -> tuple[StagedOutput, Counts]:
-        """Wait for the staged output; an interruption of the wait ends it first. From now on the
-        attempt is the caller's, to promise or to abort.
+        """Wait for the staged output, and hand the attempt over to the caller, to promise or to
+        abort. An interruption of the wait ends the staging first.
 
         Raises:
             EoPipelineError, OSError: as ``Stager.stage``.
         """
-        assert self._done is not None
+        assert self._result is not None
         self._is_taken = True
         try:
-            return self._done.result()
+            return self._result.result()
         finally:
-            if not self._done.done():
+            if not self._result.done():
                 self._end()
 
     def identified(self, entry: LedgerEntry) -> LedgerEntry:
-        """``entry`` as the very attempt that is being staged."""
+        """Return ``entry`` under the transaction id that is being staged."""
         ours = self.entry
         return replace(entry, transaction_id=ours.transaction_id, started_at=ours.started_at)
 
     def drop(self) -> None:
-        """Unless it was taken nobody wants it: its job ends, and its folder goes, in which nothing
-        was promised.
+        """End the job and delete the folder, in which nothing was promised, unless the result was
+        taken.
         """
         if self._is_taken:
             return
         self._end()
         try:
             self.attempt.delete()
-        except OSError as error:  # what is left is no promise; the error that led here says more
+        except OSError as error:  # no promise remains; the error that led here says more
             log.warning("%s was not removed, a later run will: %s", self.attempt.folder, error)
 
     def _stage(self) -> tuple[StagedOutput, Counts]:
         from eo_pipeline.spark.interrupts import until
 
-        with until(self._unwanted), apart(), phase(self._said), self.timing:
+        with until(self._cancelled), apart(), phase(self._message), self.timing:
             return self.stager.stage(self.spark, self.entry, self.attempt)
 
     def _end(self) -> None:
-        """Return when it has ended, or did not within the time that an interrupted job has."""
+        """Cancel the job, and wait for its end as long as for an interrupted job."""
         from eo_pipeline.spark.interrupts import CANCEL_SECONDS
 
-        if not self._unwanted.done():
-            self._unwanted.set_result(None)
-        if self._done is not None and wait([self._done], CANCEL_SECONDS).not_done:
+        if not self._cancelled.done():
+            self._cancelled.set_result(None)
+        if self._result is not None and wait([self._result], CANCEL_SECONDS).not_done:
             log.warning("version %d is still being staged, for nobody", self.entry.version)

@@ -1,6 +1,6 @@
-"""The steps of a checkpoint that every operation shares: a run, a replay, an accepted loss.
+"""Context and checkpoints of every operation: a run, a replay, an accepted loss.
 
-The numbers are those of :mod:`eo_pipeline.runs.runner`.
+Steps have the numbers of :mod:`eo_pipeline.runs.runner`.
 """
 
 from __future__ import annotations
@@ -58,23 +58,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The most that is little: offsets, and bytes of their values. A cold run of 300,000 records of 200
-#: bytes took a quarter less processor time with the first compiler alone, one of a million 5 %.
+#: Upper bounds of a small workload: offsets, and bytes of their values. A cold run of 300,000
+#: records of 200 bytes took a quarter less processor time with the first compiler alone, one of a
+#: million 5 %.
 SMALL_OFFSETS = 300_000
 SMALL_BYTES = 200_000_000
-#: The most for which Spark is to compile nothing: a cold run of 8,000 records took 5.1 s so and 5.7
-#: by itself, one of 30,000 the same 5.7 s.
+#: Upper bounds of a workload for which Spark compiles nothing: a cold run of 8,000 records took
+#: 5.1 s without compilation and 5.7 s with it, one of 30,000 took 5.7 s either way.
 TINY_OFFSETS = 10_000
 TINY_BYTES = 10_000_000
 
-#: A record's bytes, where none was measured yet: so many offsets are little in a first run.
+#: Bytes of a record, before any was measured: so many offsets are small in a first run.
 _ASSUMED_BYTES = SMALL_BYTES // SMALL_OFFSETS
 
 #: Records of a batch that may go to the driver as Arrow instead of through files, in bytes.
 INLINE_BYTES = 64 * 1024 * 1024
 
-#: What a transform does nobody knows, but how long it took the last time; seconds, with Spark's own
-#: start if it was started then.
+#: Seconds that the last staging took, with Spark's start if it was started then: the only known
+#: measure of a transform's work.
 _SMALL_S = 30.0
 _TINY_S = 10.0
 _ABOUT_AS_MANY = 2
@@ -88,7 +89,7 @@ def workload_of(
     part.
     """
     if entry.operation is not Operation.FORWARD or lag is None:
-        return Workload.LARGE  # of a replay nobody here knows how many checkpoints follow
+        return Workload.LARGE  # how many checkpoints follow in a replay is not known here
     offsets = sum(offset_range.span for offset_range in entry.ranges) + lag
     size = offsets * (measured.bytes / measured.records if measured.records else _ASSUMED_BYTES)
     took_s = _took_s(measured, offsets) if transformed else 0.0

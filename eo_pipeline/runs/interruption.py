@@ -1,9 +1,8 @@
-"""What an interrupted run leaves behind, in words.
+"""Notes on interrupted runs: the state of the ledger after an interruption.
 
-An interruption is whatever ends a run from outside: Ctrl-C, SIGTERM, Terminate in Dagster. Python
-has it as an exception that is no :class:`Exception`; it goes through every layer unchanged, and
-:func:`watched` gives it a note with the one thing a person wants to know. Whoever reports it
-(the command line, a Dagster step) prints the notes.
+An interruption ends a run from outside: Ctrl-C, SIGTERM, Terminate in Dagster. In Python it is an
+exception that is no :class:`Exception`; it passes every layer unchanged, and :func:`watched` adds
+a note with the ledger's state. The command line and a Dagster step print the notes.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from typing import Any, Self, cast
 from eo_pipeline._process import sent_again
 from eo_pipeline.boundary import boundary
 from eo_pipeline.crashpoints import CrashPoint, Reach, keep_going
-from eo_pipeline.errors import (
-    CommitUnknownError,
-    EoPipelineError,
-)
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import phase
 from eo_pipeline.sinks.config import Sink
@@ -30,20 +26,19 @@ from eo_pipeline.staging.rows import StagedOutput
 
 @contextmanager
 def watched(pipeline: str, sink: Sink) -> Iterator[SinkSession]:
-    """The sink's session; an interruption of the block leaves with a note of what stands now.
+    """Open the sink's session; add a note of the ledger's state to an interruption of the block.
 
-    An error that is met while an interruption unwinds does not hide it: the interruption is
-    raised. Otherwise it would be taken for an error, and tried again. Any other error leaves as one
-    of ours.
+    An error while an interruption unwinds is replaced by the interruption: it would be retried
+    otherwise. Any other error leaves as an :class:`EoPipelineError`.
     """
     with (
         sent_again(),
         boundary(pipeline),
-        _Noting(pipeline, sink) as noting,
+        _InterruptionNote(pipeline, sink) as note,
         _open(pipeline, sink) as opened,
     ):
-        noting.session = _WatchedSession(opened)
-        yield cast("SinkSession", noting.session)
+        note.session = _WatchedSession(opened)
+        yield cast("SinkSession", note.session)
 
 
 def _open(pipeline: str, sink: Sink) -> SinkSession:
@@ -51,8 +46,8 @@ def _open(pipeline: str, sink: Sink) -> SinkSession:
         return sink.open(pipeline)
 
 
-class _Noting:
-    """Entered before the sink is opened, so that its note is made when all is rolled back."""
+class _InterruptionNote:
+    """Add the note; entered before the sink is opened, to write it after the rollback."""
 
     def __init__(self, pipeline: str, sink: Sink) -> None:
         self._pipeline = pipeline
@@ -78,7 +73,7 @@ class _Noting:
 
 
 def interruption_in(error: BaseException | None) -> BaseException | None:
-    """``error`` itself, or what it came from, if that is an interruption."""
+    """Return the interruption among ``error`` and its causes, if there is one."""
     if error is None or not isinstance(error, Exception | CancelledError | GeneratorExit):
         return error
     cause, context = error.__cause__, error.__context__
@@ -86,7 +81,7 @@ def interruption_in(error: BaseException | None) -> BaseException | None:
 
 
 def notes(interruption: BaseException) -> list[str]:
-    """The sentences that :func:`watched` added, those of an inner block first."""
+    """Return the notes that :func:`watched` added, those of an inner block first."""
     return list(getattr(interruption, "__notes__", []))
 
 
@@ -98,9 +93,9 @@ class _WatchedSession:
 
     def __init__(self, session: SinkSession) -> None:
         self._session = session
-        self.looked = False
-        self.stands: LedgerEntry | None = None
-        #: The entry whose commit was perhaps sent, and of which no answer is known.
+        self.was_read = False
+        self.head_seen: LedgerEntry | None = None
+        #: Entry whose commit may have been sent, without an answer yet
         self.under_way: LedgerEntry | None = None
         self.dropping = False
 
@@ -127,7 +122,7 @@ class _WatchedSession:
         except CommitUnknownError:
             raise
         except EoPipelineError:
-            self.under_way = earlier  # nothing of this try lands
+            self.under_way = earlier  # this try changed nothing
             raise
         self.under_way = None
         self._seen(entry)
@@ -141,7 +136,7 @@ class _WatchedSession:
         """Leave the session open: :func:`watched` closes it."""
 
     def _seen(self, head: LedgerEntry | None) -> LedgerEntry | None:
-        self.looked, self.stands = True, head
+        self.was_read, self.head_seen = True, head
         return head
 
 
@@ -149,11 +144,11 @@ def _left(session: _WatchedSession | None, sink: Sink, pipeline: str) -> str:
     """Describe the ledger's state once the session is closed."""
     if session is not None and session.dropping:
         return "the reset may be done in part, and can be run again"
-    if session is None or not session.looked:
+    if session is None or not session.was_read:
         return "the ledger was not read yet, nothing was changed"
     if session.under_way is not None:
         return _after_sending(session.under_way, sink, pipeline)
-    return _stands(session.stands)
+    return _stands(session.head_seen)
 
 
 def _stands(head: LedgerEntry | None) -> str:
@@ -163,7 +158,7 @@ def _stands(head: LedgerEntry | None) -> str:
 
 
 def _after_sending(sent: LedgerEntry, sink: Sink, pipeline: str) -> str:
-    """The reply to a commit was not waited for, so only the ledger can tell."""
+    """Describe the state after a commit without a reply, from the ledger."""
     try:
         with sink.open(pipeline) as session:
             held = session.entry(sent.version)

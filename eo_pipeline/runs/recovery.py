@@ -4,16 +4,16 @@ The rules, each found necessary by the protocol explorer in the tests:
 
 - A manifest whose parent is the head is committed. If it had in fact landed, the sink says so.
 - A manifest that is not a child of the head is not committed. Whoever is fenced looks at the
-  ledger again before going on.
+  ledger again before continuing.
 - A refused manifest is marked, never met again, and its folder stays: somebody else may be
   committing it at this moment.
 - A folder is deleted only if the ledger positively holds another transaction at its version, or,
   for a sink that copies rows, this very one. Absent is not dead.
-- A manifest that cannot be read stops the run, if its version comes next: what it promised is not
-  known. Set aside, it is no promise, and the compare-and-swap does the rest.
+- A manifest that cannot be read stops the run, if its version comes next: its promise is unknown.
+  Set aside, it is no promise, and the compare-and-swap does the rest.
 - Staging may hold attempts of other ledgers, of pipelines of the same name: never touched.
-- Below the ledger's floor nobody can tell any more which transaction holds a version, and none will
-  be committed there: what is found is treated as committed.
+- Below the ledger's floor the transaction that holds a version is unknown, and none will be
+  committed there: an attempt is treated as committed.
 - A folder without a manifest may belong to a live run: left alone until its version is taken,
   or its owner's lock proves that no living process stages there.
 - A ledger that lacks a commit this staging area saw confirmed is refused. Each witness is looked
@@ -70,8 +70,8 @@ class Recovery:
         seen = self.refuse_older_ledger(head)
         is_confirmed = head is not None and head.id in {receipt.id for receipt in seen}
         self.session.refuse_later_rows(head, thorough=not is_confirmed)
-        # each stands on those before it, so the newest says it all: on several hosts in turn, each
-        # with its own staging, no commit has its parent's witness to take away
+        # the newest receipt implies the earlier ones; on several hosts in turn, each with its own
+        # staging, a commit finds no receipt of its parent to remove
         older = [receipt for receipt in seen[:-1] if head and receipt.ledger_id == head.ledger_id]
         self.staging.witnesses.forget(older)
         committed: list[LedgerEntry] = []
@@ -95,43 +95,37 @@ class Recovery:
         return head, committed
 
     def delete_decided_attempts(self, head: LedgerEntry) -> None:
-        """Delete the attempts whose version the ledger positively holds, by the rules above; what
-        cannot be deleted just now, a later run deletes.
+        """Delete the attempts whose version the ledger positively holds, by the rules above. A
+        later run deletes those that cannot be deleted just now.
         """
         with _or_later():
-            self._delete_decided_attempts(head)
-
-    def _delete_decided_attempts(self, head: LedgerEntry) -> None:
-        for attempt in self.staging.attempts_at(head.ledger_id):
-            if attempt.id.version > head.version:
-                continue
-            held = self.session.entry(attempt.id.version)
-            pruned = attempt.id.version < head.floor
-            if held is None and not pruned:
-                continue
-            if held is None or held.id == attempt.id:
-                # a lake's committed files are the table: only the promise goes
-                attempt.delete_committed(rows=self.copies_rows)
-            else:
-                attempt.delete()
+            for attempt in self.staging.attempts_at(head.ledger_id):
+                if attempt.id.version > head.version:
+                    continue
+                held = self.session.entry(attempt.id.version)
+                if held is None and attempt.id.version >= head.floor:
+                    continue
+                if held is None or held.id == attempt.id:
+                    # a lake's committed files are the table: only the promise goes
+                    attempt.delete_committed(rows=self.copies_rows)
+                else:
+                    attempt.delete()
 
     def _delete_abandoned_attempts(self, head: LedgerEntry) -> None:
-        """Those for the next versions that no living process stages and nobody can commit."""
+        """Delete attempts at later versions that no living process stages and nobody can commit."""
         for attempt in self.staging.attempts_at(head.ledger_id):
             if attempt.id.version > head.version and attempt.is_abandoned:
                 attempt.delete()
 
     def waiting(self, head: LedgerEntry | None) -> list[Attempt]:
-        """Return the staged manifests of versions that the ledger does not hold yet, oldest
-        first.
-        """
+        """Return the attempts at versions that the ledger does not hold yet, oldest first."""
         if head is None:
             return []
         attempts = self.staging.attempts(head.ledger_id)
         return [attempt for attempt in attempts if attempt.id.version > head.version]
 
     def damaged(self, head: LedgerEntry | None) -> list[tuple[Attempt, ManifestDamagedError]]:
-        """The promises on top of ``head`` that cannot be read."""
+        """Return the attempts on top of ``head`` whose manifest cannot be read, with the error."""
         damaged = []
         for attempt in self.waiting(head):
             try:
@@ -142,7 +136,9 @@ class Recovery:
         return damaged
 
     def _commit(self, attempt: Attempt, head: LedgerEntry | None) -> LedgerEntry | None:
-        """The entry, if this attempt was promised, fits the head, and is now in the ledger."""
+        """Commit the attempt if it was promised on top of ``head``. Returns its entry, None if not
+        committed.
+        """
         manifest = attempt.manifest() if _comes_next(attempt, head) else None
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
@@ -153,14 +149,15 @@ class Recovery:
         except EoPipelineError as error:
             if error.retryable:
                 raise
-            # a refusal: it is marked now, and the ranges are planned afresh
+            # a refusal, marked in the attempt
             log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
 
     def refuse_older_ledger(self, head: LedgerEntry | None) -> list[CommitReceipt]:
-        """The commits seen confirmed before, oldest first; the ledger below ``head`` holds all.
+        """Return the receipts of confirmed commits, oldest first, if the ledger that ends in
+        ``head`` holds them all.
 
         Raises:
             LedgerBehindError: it does not.
@@ -181,14 +178,14 @@ class Recovery:
         )
 
     def witnesses(self, head: LedgerEntry | None) -> list[CommitReceipt]:
-        """The commits, confirmed before, that the ledger below ``head`` must hold."""
+        """Return the receipts of commits that the ledger that ends in ``head`` must hold."""
         return self.staging.witnesses.of(head.ledger_id if head else None)
 
     def lost(
         self, head: LedgerEntry | None, confirmed: Sequence[CommitReceipt]
     ) -> list[CommitReceipt]:
-        """Return the commits that are not in the ledger that ends in ``head`` (any more); one below
-        its floor was.
+        """Return the receipts that the ledger that ends in ``head`` lacks; one below its floor is
+        not lacking.
 
         Raises:
             LedgerDamagedError: one of them is, with another content.
@@ -211,8 +208,8 @@ class Recovery:
 
 @contextmanager
 def _or_later() -> Iterator[None]:
-    """Deletes what nobody needs any more. A lost attempt's job may still write there, and a file
-    system may not answer for a moment: neither is a reason to end a run.
+    """Leave a failed deletion to a later run. An orphaned job may still write there, and a file
+    system may fail to answer for a moment: neither is a reason to end a run.
     """
     try:
         yield
@@ -221,13 +218,13 @@ def _or_later() -> Iterator[None]:
 
 
 def _is_pruned(confirmed: CommitReceipt, head: LedgerEntry | None) -> bool:
-    """True if it was in the ledger that ends in ``head``, which does not keep it any more."""
+    """Return whether the commit is below the floor of the ledger that ends in ``head``."""
     if head is None or confirmed.ledger_id not in (None, head.ledger_id):
         return False
     return confirmed.id.version < head.floor
 
 
 def _comes_next(attempt: Attempt, head: LedgerEntry | None) -> bool:
-    """True if it could be committed on top of ``head`` now, should it be promised."""
+    """Return whether the attempt, if promised, could be committed on top of ``head`` now."""
     expected = head.version + 1 if head else 0
     return attempt.id.version == expected and not attempt.is_refused

@@ -1,4 +1,4 @@
-"""What a run tells its caller. Values only; Dagster's metadata and the demo's summary read them."""
+"""Reports of runs, as values, for Dagster's metadata and the demo's summary; and their recorder."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ class PhaseTimes(NamedTuple):
 
 
 class Observer:
-    """Hears of one run, in the thread that works; this one does nothing."""
+    """Receive the events of one run, in its thread; this one does nothing."""
 
     def phase(self, times: PhaseTimes) -> None:
-        """A phase of the checkpoint that is being made is over."""
+        """Called after each phase of a checkpoint."""
 
     def committed(self, report: CheckpointReport) -> None:
-        """It is in the ledger."""
+        """Called after each commit."""
 
     def ended(self, error: BaseException | None) -> None:
-        """The run is over; with ``error`` if that ended it, an interruption too."""
+        """Called at the run's end, with the error or the interruption that ended it."""
 
 
 class Starter(NamedTuple):
@@ -118,7 +118,7 @@ STARTER: ContextVar[Starter | None] = ContextVar("eo_pipeline.runs.report", defa
 
 @contextmanager
 def started_by(starter: Starter) -> Iterator[None]:
-    """Within, runs say who started them."""
+    """Name ``starter`` as the scheduler of the runs within the block."""
     token = STARTER.set(starter)
     try:
         yield
@@ -126,7 +126,7 @@ def started_by(starter: Starter) -> Iterator[None]:
         STARTER.reset(token)
 
 
-#: Hears of nothing.
+#: Observer that does nothing.
 NOBODY = Observer()
 
 #: Called after each commit.
@@ -137,7 +137,7 @@ MakeObserver = Callable[[ObservedRun], Observer]
 
 
 class Timing:
-    """A ``with`` block that is timed; ``seconds`` and ``times`` are there once it was left."""
+    """Time a ``with`` block; ``seconds`` and ``times`` are set at its end."""
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
@@ -221,7 +221,7 @@ class Recorder:
 
     def _spark_ms(self, spark: SparkSession) -> int | None:
         """None on a server that others may use as well, and on a cluster's executors: neither
-        says what a job of ours took.
+        measures our job alone.
         """
         from eo_pipeline.spark.clients import is_connect
 
@@ -231,14 +231,14 @@ class Recorder:
         if now is None:
             return None
         spent, self._spark_s = now - self._spark_s, now
-        # a JVM that was started anew meanwhile has less than the one before it
+        # a JVM that was restarted meanwhile has used less
         return _ms(spent if spent >= 0 else now)
 
 
 def _sparks_cpu_s() -> float | None:
-    """Of the JVM that this process started for Spark, from its beginning."""
+    """Processor time of the JVM that this process started for Spark, since its start."""
     if "pyspark.core.context" not in sys.modules:
-        return None  # which takes a sixth of a second to import
+        return None  # the import takes a sixth of a second
     from eo_pipeline.spark.driver import driver_pid
 
     pid = driver_pid()

@@ -68,13 +68,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: On one core a commit and a job that run at the same time only make each other slower. On two the
-#: one uses what the other leaves: bench_overlap.
+#: On one core a concurrent commit and job only slow each other down; on two each uses the core that
+#: the other leaves idle: bench_overlap.
 _CORES_MIN = 2
 
 
 class OverlapScheduler:
-    """At most one :class:`BackgroundStaging` at a time.
+    """Stage the next checkpoint during a commit: at most one :class:`BackgroundStaging` at a time.
 
     ``wanted``: as ``Pipeline.overlap``.
     """
@@ -88,7 +88,7 @@ class OverlapScheduler:
         """Stage ``guess()``, the version on top of ``promised``, if that is worth it. An error is
         logged: it comes again, and is raised, at that version's turn.
         """
-        self._staging = None  # it was taken, or dropped
+        self._staging = None  # taken or dropped
         if self._wanted is False or (guessed := guess()) is None:
             return
         from eo_pipeline.spark import SPARK_ERRORS
@@ -103,13 +103,13 @@ class OverlapScheduler:
             self.close()
 
     def taken(self, planned: LedgerEntry, measured: Counts) -> BackgroundStaging | None:
-        """The staging of the version that is ``planned``, if it was guessed right. ``measured``:
-        see :func:`prepare`.
+        """Return the staging of the ``planned`` version, if the guess was right. ``measured``: see
+        :func:`prepare`.
         """
         staging = self._staging
         if staging is None:
             return None
-        # a commit may have made the table, whose columns then say what they do not take
+        # a commit may have created the table, whose columns then have limits
         alike = staging.stager == self._context.current_stager(measured)
         if not alike or staging.identified(planned) != staging.entry:
             log.info("version %d was guessed otherwise, and is staged anew", planned.version)
@@ -118,15 +118,15 @@ class OverlapScheduler:
         return staging
 
     def _is_possible(self) -> bool:
-        """Not where a commit copies nothing, and is over in no time: files that become the table;
-        nor where the form of rows is agreed upon in every checkpoint.
+        """Return whether an overlap can pay off: not where a commit copies nothing and takes no
+        time (files become the table), nor where each checkpoint negotiates the rows' form.
         """
         sink = self._context.sink
         beside = sink.staging_folders() == StagingFolders()
         return sink.copies_rows and beside and not sink.needs_agreement
 
     def _prepared(self, promised: LedgerEntry, guess: LedgerEntry) -> BackgroundStaging | None:
-        """Prepare the staging, with every question to the sink in the thread of its session."""
+        """Create the staging; the sink is asked in the thread of its session."""
         context = self._context
         spark = context.recorder.spark
         if spark is None or fits_memory(guess, promised.counts, context.inline_records):
@@ -143,14 +143,14 @@ class OverlapScheduler:
         return BackgroundStaging(guess, attempt, stager, spark, message)
 
     def close(self) -> None:
-        """Drop what was not taken."""
+        """Drop a staging that was not taken."""
         staging, self._staging = self._staging, None
         if staging is not None:
             staging.drop()
 
 
 def _has_cores_for_both(spark: SparkSession) -> bool:
-    """Spark's may be elsewhere: then a commit takes none of them."""
+    """Return whether commit and job have a core each; Spark's may be on other machines."""
     from eo_pipeline.spark.interrupts import cores
 
     here = len(os.sched_getaffinity(0))
@@ -165,7 +165,7 @@ def still_lost(looked_at: Losses, now: Losses) -> Losses:
 def entry_past_losses(
     head: LedgerEntry, losses: Losses, cluster: Cluster, run_id: str, remarks: Mapping[str, str]
 ) -> LedgerEntry:
-    """The entry that goes on past ``losses``, which it names for ever."""
+    """Return the entry that goes on past ``losses``, and records them."""
     moved = move_past_losses(head, {tp: kind for tp, (kind, _) in losses.items()}, cluster)
     holes = [_hole(loss, moved.offsets.get(tp)) for tp, (_, loss) in losses.items()]
     child = head.child(Operation.ACCEPT_LOSS, run_id, moved.offsets)
@@ -178,21 +178,21 @@ def entry_past_losses(
 
 
 def _hole(loss: Loss, resumed_at: int | None) -> dict[str, Any]:
-    """A loss as the ledger keeps it: its fields, where reading went on (None: nowhere for now),
-    and all of it in words.
+    """Return a loss as the ledger keeps it: its fields, the offset at which reading resumes (None:
+    not for now), and its text.
     """
     return {**asdict(loss), "resumed_at": resumed_at, "text": str(loss)}
 
 
-#: Ranges that the line of a plan names.
+#: Ranges named in a plan's message.
 RANGES_NAMED = 8
 
 
 def checkpoints_limit(limit: int, requested: int | None) -> int:
-    """The most checkpoints of one run: as many as were ``requested`` for, but never over ``limit``.
+    """Return the limit of a run's checkpoints: as ``requested``, but never over ``limit``.
 
     Raises:
-        ConfigError: none was asked for.
+        ConfigError: fewer than one was requested.
     """
     if requested is not None and requested < 1:
         raise ConfigError(f"max_checkpoints: a run makes one checkpoint at least, not {requested}")
@@ -209,7 +209,7 @@ class Runner:
     overlap: bool | None = None
 
     def run(self) -> RunReport:
-        """Go through as many checkpoints as it takes; see the module's text."""
+        """Commit checkpoints until the end offsets are reached; see the module's docstring."""
         context = self.context
         head = recover(context)
         if gone := context.session.rolled_back(head):
@@ -238,7 +238,7 @@ class Runner:
     ) -> tuple[LedgerEntry, Cluster]:
         """Steps 2 to 8 until ``ends`` are reached. Returns the last head, and what Kafka holds."""
         context = self.context
-        for left in reversed(range(self.checkpoints_max)):
+        for remaining in reversed(range(self.checkpoints_max)):
             cluster = validated(cluster, head, context.admin.logs)
             head = self._refuse_or_accept_losses(head, cluster)
             with context.recorder.timed("plan"):
@@ -250,9 +250,9 @@ class Runner:
             entry = self._entry(head, batch, cluster)
             staged = ahead.taken(entry, head.counts)
             prepared = prepare(context, head, entry, cluster, head.counts, staged)
-            if left:
-                below = prepared.transaction.entry
-                ahead.begin(below, partial(self._guess, below, cluster, ends))
+            if remaining:
+                parent = prepared.transaction.entry
+                ahead.begin(parent, partial(self._guess, parent, cluster, ends))
             head = commit(context, prepared)
             context.recovery.delete_decided_attempts(head)
             cluster = context.cluster()
@@ -272,10 +272,10 @@ class Runner:
         return marked(entry, cluster, self.context.admin.logs)
 
     def _refuse_own_topics(self, cluster: Cluster) -> None:
-        """A topic that the sink writes is known by its UUID, by whatever address it was reached.
+        """Refuse a source that reads a topic of the sink, by UUID: addresses may differ.
 
         Raises:
-            ConfigError: the source reads one.
+            ConfigError: it does.
         """
         if not self.context.sink.kafka_topics(self.context.pipeline)[1]:
             return
@@ -286,7 +286,7 @@ class Runner:
             raise ConfigError(f"source.topics: {reads_its_own(written_topics)}.")
 
     def _start(self, cluster: Cluster) -> LedgerEntry:
-        """The first entry: the start mode as numbers, in the ledger before any record is read."""
+        """Commit the first entry, the start mode as offsets, before any record is read."""
         offsets = self.context.admin.start_offsets(cluster)
         entry = LedgerEntry(
             pipeline=self.context.pipeline,
@@ -303,7 +303,7 @@ class Runner:
         return commit_alone(self.context, entry)
 
     def _refuse_or_accept_losses(self, head: LedgerEntry, cluster: Cluster) -> LedgerEntry:
-        """Refuse to go on past a hole, or put it into the ledger where the policy says so."""
+        """Refuse to read past lost records, or record the loss in the ledger, by policy."""
         losses = losses_of(head, cluster, self.context.source)
         if not losses:
             return head
@@ -320,7 +320,7 @@ class Runner:
     def _plan(
         self, head: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
     ) -> Batch:
-        """Step 2."""
+        """Step 2. Returns the next batch."""
         limits = self.context.source.limits
         return plan(
             positions_of(head, cluster),
@@ -346,7 +346,7 @@ def check_missing_topics(context: RunContext, head: LedgerEntry | None, cluster:
 
 
 def _planned(head: LedgerEntry, batch: Batch) -> str:
-    """Return the next version's ranges, as far as they may be read, and their size."""
+    """Describe the next version's ranges and their size, for a log."""
     ranges = batch.ranges
     named = ", ".join(f"{r.topic_partition} {r.start}-{r.end}" for r in ranges[:RANGES_NAMED])
     more = f" and {len(ranges) - RANGES_NAMED} more" if len(ranges) > RANGES_NAMED else ""
@@ -355,7 +355,7 @@ def _planned(head: LedgerEntry, batch: Batch) -> str:
 
 
 def entry_of_batch(head: LedgerEntry, batch: Batch, cluster: Cluster, run_id: str) -> LedgerEntry:
-    """The entry that reads ``batch`` on top of ``head``, as planned from ``cluster``."""
+    """Return the entry that reads ``batch`` on top of ``head``, as planned from ``cluster``."""
     child = head.child(Operation.FORWARD, run_id, batch.after(head.offsets))
     topic_ids = {**head.topic_ids, **cluster.topic_ids}
     past = without_live(head.identity.past_topics, child.offsets, topic_ids)

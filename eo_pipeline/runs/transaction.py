@@ -20,11 +20,7 @@ from enum import StrEnum
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
-from eo_pipeline.errors import (
-    CommitUnknownError,
-    EoPipelineError,
-    FencedError,
-)
+from eo_pipeline.errors import CommitUnknownError, EoPipelineError, FencedError
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
 from eo_pipeline.ledger.schemas import WrittenWith, written_with
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
