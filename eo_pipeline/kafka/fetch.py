@@ -48,7 +48,7 @@ _ODD_TIME = re.compile(r"ArithmeticException: long overflow[\s\S]*KafkaRecordToR
 
 #: Seconds without a record until it is left to Spark; milliseconds of a look at what came.
 PATIENCE_S = 5.0
-_LOOK_S = 0.005
+_LOOK_S = 0.001
 _AT_ONCE = 10_000
 
 #: ``source.client`` goes before them. A broker need not hold back what it has nothing for.

@@ -29,7 +29,7 @@ _FEW = {
     "fetch.queue.backoff.ms": "2",
 }
 
-_LOOK_S = 0.005
+_LOOK_S = 0.001
 
 #: How librdkafka ends the text of an error of KIP-320; its code is that of any offset to reset.
 _TRUNCATION = "truncation detected"

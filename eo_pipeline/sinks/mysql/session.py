@@ -529,7 +529,7 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
         return bool(ask(_FINDS, self.name.schema, self.name.name, CHECKPOINT_COLUMN))
 
-    def has_later(self, version: str) -> str:
+    def has_later(self, version: str, *, thorough: bool) -> str:  # noqa: ARG002
         """The last entry of the index; MySQL would look for EXISTS through the whole table."""
         table, number = self.store.escaped(self.name.sql), quoted(CHECKPOINT_COLUMN)
         return f"coalesce((SELECT max({number}) FROM {table}) > {version}, 0)"

@@ -49,6 +49,9 @@ _OUT_OF_TIME = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 #: failed login to itself; this is the only such failure that passes by itself.
 _FULL = ("too many", "connection slots")
 
+#: The first version of the server that reads a range of pages of a table by their numbers.
+_PAGE_RANGES_SINCE = 140000
+
 #: The first version of the server that can end a transaction by its age.
 _TRANSACTION_TIMEOUT_SINCE = 170000
 
@@ -207,14 +210,22 @@ class PostgresStore(SqlStore):
                 f"{self.table}: the server answered {tag} to COMMIT. Nothing was written."
             )
 
+    @property
+    def reads_page_ranges(self) -> bool:
+        """True if the server reads a range of a table's pages without the others."""
+        return self.connection.info.server_version >= _PAGE_RANGES_SINCE
+
     def ask_index(self, question: str, *parameters: Any, thorough: bool) -> bool:
         """The planner, which does not know that nothing will be found, would rather look through
         the table. What was written last an index of ranges (BRIN) may not know yet: then those
         pages are looked through, if there is time.
         """
         seconds = self.sink.transaction_timeout if thorough else _INDEX_SECONDS
+        # the newest pages are read by their numbers, and not by BRIN
+        by_index = "on" if thorough or not self.reads_page_ranges else "off"
         statement = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL enable_seqscan = off; "
+            f"SET LOCAL enable_bitmapscan = {by_index}; "
             f"SET LOCAL lock_timeout = '{_ms(self.sink.lock_timeout)}'; "
             f"SET LOCAL statement_timeout = '{_ms(seconds)}'; SELECT {question}; COMMIT"
         )

@@ -11,6 +11,7 @@ import pgpq
 import psycopg
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
+from psycopg.sql import Literal
 
 from eo_pipeline._lazy import pa
 from eo_pipeline.errors import ConfigError, RefusedError
@@ -171,6 +172,9 @@ GROUP BY indexrelid
 
 PostgresColumn = Column[WireType, ColumnType]
 
+#: Pages of a table in which a run looks for later rows, if staging confirms the ledger's head.
+_NEWEST_PAGES = 64
+
 #: The temporary table, of which every session has its own.
 _STAGE = TableName("pg_temp", "_eo_stage")
 
@@ -296,6 +300,22 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
 
     def finds_checkpoints(self, ask: Callable[..., list[Any]]) -> bool:
         return bool(ask(FINDS, self.name.sql, CHECKPOINT_COLUMN))
+
+    def has_later(self, version: str, *, thorough: bool) -> str:
+        """Until autovacuum has summarized new pages, BRIN has them all read: 17 ms after 350,000
+        new rows. A partitioned table has no pages of its own and is not read unless ``thorough``.
+        """
+        table, number = self.store.escaped(self.name.sql), quoted(CHECKPOINT_COLUMN)
+        if thorough or not self.store.reads_page_ranges:
+            return super().has_later(version, thorough=thorough)
+        oid = f"to_regclass({Literal(table).as_string()})"
+        pages = f"pg_relation_size({oid}) / current_setting('block_size')::int"
+        # pg_relation_size is volatile: only as a subquery it bounds a scan
+        first = f"(SELECT ('(' || greatest({pages} - {_NEWEST_PAGES}, 0) || ',0)')::tid)"
+        return (
+            f"EXISTS (SELECT 1 FROM {table} WHERE {number} > {version} AND ctid >= {first} "
+            f"AND (SELECT relkind = 'r' FROM pg_class WHERE oid = {oid}))"
+        )
 
     def mark(self) -> None:
         column = f"{self.name.sql}.{quoted(CHECKPOINT_COLUMN)}"

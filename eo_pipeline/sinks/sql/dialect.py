@@ -111,9 +111,10 @@ class TableDialect(ABC, Generic[W, C]):
         """
         return False
 
-    def has_later(self, version: str) -> str:
+    def has_later(self, version: str, *, thorough: bool) -> str:  # noqa: ARG002
         """Return the SQL expression that is true if rows of checkpoints above ``version`` exist.
-        Answered by the index of :meth:`finds_checkpoints`.
+        Answered by the index of :meth:`finds_checkpoints`; unless ``thorough``, by the table's
+        newest pages alone where the database can read them by themselves.
         """
         table, number = self.store.escaped(self.name.sql), quoted(CHECKPOINT_COLUMN)
         return f"EXISTS (SELECT 1 FROM {table} WHERE {number} > {version})"

@@ -146,7 +146,7 @@ class SqlLooks(SinkSession):
         if not tables:
             return False
         newest = f"({self.ledger.statements.newest})"
-        question = " OR ".join(table.has_later(newest) for table in tables)
+        question = " OR ".join(table.has_later(newest, thorough=thorough) for table in tables)
         pipelines = [self.pipeline] * len(tables)
         return self.store.ask_index(question, *pipelines, thorough=thorough)
 

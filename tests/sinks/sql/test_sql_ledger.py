@@ -254,6 +254,23 @@ class TestTheLedgersEnd:
             assert isinstance(session, SqlSession)
             assert rows_looked_at(world, session) < 100
 
+    def test_newest_pages_answer_where_staging_knows_the_ledger(self, world: SqlWorld) -> None:
+        """BRIN reads every page that autovacuum has not summarized: all of a bulk load."""
+        name = '"a % b\'s"'
+        many = staged(id=[*range(40_000)], **{CHECKPOINT_COLUMN: [1] * 40_000})
+        world.publish(world.sink(table=name), many)
+        with world.sink(table=name).open("p") as session:
+            assert isinstance(session, SqlSession)
+            assert not session.has_later_rows(thorough=False)
+            if isinstance(world, postgres_world.World):
+                question = session.table.has_later("1", thorough=False).replace("%%", "%")
+                world.run("SET enable_seqscan = off; SET enable_bitmapscan = off")
+                plan = str(world.rows(f"EXPLAIN SELECT {question}"))
+                assert "Tid Range Scan" in plan
+                assert "Seq Scan on" not in plan
+            world.run("DELETE FROM eo_ledger WHERE version = 1")
+            assert session.has_later_rows(thorough=False)
+
     def test_a_table_that_is_locked_holds_up_no_run_that_staging_knows(
         self, world: SqlWorld
     ) -> None:
