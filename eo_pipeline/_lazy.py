@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pkgutil
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from eo_pipeline.errors import SetupError, to_install
 
 
-def finder(package: str, homes: Mapping[str, Collection[str]]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of ``package``: it imports the module that ``homes`` maps a name
-    to, and caches the attribute in the package.
-
-    Raises:
-        AttributeError: when it is called with a name that is not in ``homes``.
+def exports(package: str) -> tuple[list[str], Callable[[str], object]]:
+    """Return ``__all__`` and ``__getattr__`` of ``package``, by the imports of its stub
+    ``__init__.pyi``, which type checkers read: a name is imported on first access, and cached.
     """
+    stub = pkgutil.get_data(package, "__init__.pyi") or b""
+    imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> object:
-        for module, names in homes.items():
-            if name in names:
-                value = getattr(import_module(module), name)
-                setattr(sys.modules[package], name, value)
-                return value
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
-    return find
+    return [*homes], find
 
 
 class Module:

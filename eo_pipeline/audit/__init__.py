@@ -15,44 +15,7 @@ they should have produced, are determined again.
 :mod:`preview` compares the rows that a replay would write with the present ones in the same way.
 """
 
-from typing import TYPE_CHECKING
-
 from eo_pipeline import _lazy
 
-if TYPE_CHECKING:
-    from eo_pipeline.audit.audit import Audit
-    from eo_pipeline.audit.preview import CheckpointPreview, Difference, ReplayPreview, RowExample
-    from eo_pipeline.audit.report import AuditReport, CheckpointAudit, Finding, FindingKind, Repair
-
-__all__ = [
-    "Audit",
-    "AuditReport",
-    "CheckpointAudit",
-    "CheckpointPreview",
-    "Difference",
-    "Finding",
-    "FindingKind",
-    "Repair",
-    "ReplayPreview",
-    "RowExample",
-]
-
-_HOMES = {
-    "eo_pipeline.audit.audit": ("Audit",),
-    "eo_pipeline.audit.preview": (
-        "CheckpointPreview",
-        "Difference",
-        "ReplayPreview",
-        "RowExample",
-    ),
-    "eo_pipeline.audit.report": (
-        "AuditReport",
-        "CheckpointAudit",
-        "Finding",
-        "FindingKind",
-        "Repair",
-    ),
-}
-
 # a reader of reports needs no modules of the audit
-__getattr__ = _lazy.finder(__name__, _HOMES)
+__all__, __getattr__ = _lazy.exports(__name__)

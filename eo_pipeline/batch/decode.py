@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode_avro import AvroDecoder
-from eo_pipeline.batch.decode_json import TEXT, WORKING, JsonDecoder
+from eo_pipeline.batch.decode_json import TEXT, WORKING, JsonDecoder, has_native_json
 from eo_pipeline.batch.decode_protobuf import ProtobufDecoder
 from eo_pipeline.batch.decoder import LOST, PARSED, TOMBSTONE, UNKNOWN, Decoder, SchemaDecoder
 from eo_pipeline.batch.json_values import FIRST_MICROS, LAST_MICROS
@@ -234,9 +234,10 @@ def decode(
     source: KafkaSource,
     schemas: ReadSchemas | None = None,
     *,
-    has_fast_json: bool = False,
+    native: bool = False,
 ) -> Decoded:
     """Decode the values of Spark's Kafka columns ``raw``, and the keys if they have a format.
+    ``native``: JSON by a function of this package, if Spark has it; a few records are not worth it.
 
     A JSON record is bad if its value is null, is not one JSON object in UTF-8, has a value that its
     column does not take, has a field twice, or lacks a field declared NOT NULL; and with
@@ -251,16 +252,16 @@ def decode(
     raw = raw.withColumns({BYTES: F.length("value"), KEY_BYTES: F.length("key")})
     schemas = schemas or NOTHING
     if source.key_format == "raw":
-        return _decode_value(raw, source, schemas.value, has_fast_json=has_fast_json)
+        return _decode_value(raw, source, schemas.value, native=native)
     raw, key_columns = _decode_key(raw, source, schemas.key)
-    result = _decode_value(raw, source, schemas.value, has_fast_json=has_fast_json)
+    result = _decode_value(raw, source, schemas.value, native=native)
     _refuse_common_names(key_columns, ["value"] if result.decoder is None else result.decoder.names)
     read_by = ReadSchemas(result.schemas.value, schemas.key)
     return replace(result, schemas=read_by, key_columns=list(key_columns.values()))
 
 
 def _decode_value(
-    raw: DataFrame, source: KafkaSource, schemas: WriterSchemas | None, *, has_fast_json: bool
+    raw: DataFrame, source: KafkaSource, schemas: WriterSchemas | None, *, native: bool
 ) -> Decoded:
     if source.value_format == "raw":
         raw = raw.withColumn(UNKNOWN, F.lit(None).cast("array<string>"))
@@ -274,8 +275,9 @@ def _decode_value(
     if schemas is not None and source.value_format != "json":
         decoder = _DECODERS[schemas.type](schemas)
     else:
-        use_fast = has_fast_json and schemas is None and not source.keeps_unknown
-        decoder = JsonDecoder(source, schemas, use_fast=use_fast)
+        native = native and schemas is None and not source.keeps_unknown
+        native = native and has_native_json(raw.sparkSession)
+        decoder = JsonDecoder(source, schemas, native=native)
     df, error = decoder.decoded(raw), decoder.error()
     if source.unknown_fields == "fail":
         error = _or_unknown(error)

@@ -1,4 +1,8 @@
-"""JSON to columns, and the errors of JSON records. Lazy Spark expressions only."""
+"""JSON to columns, and the errors of JSON records. Lazy Spark expressions only.
+
+Spark's reader parses the texts; or a native function does, in one pass over the bytes
+(``OrdinaryJson.java``), and leaves records that may be bad to it.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from eo_pipeline.batch.decoder import LOST, PARSED, TOMBSTONE, UNKNOWN, Decoder
-from eo_pipeline.batch.fast_json import FastResult, fast_read
 from eo_pipeline.batch.json_values import (
+    MARKS,
     READING,
     braced,
     converted,
@@ -41,6 +63,7 @@ from eo_pipeline.formats.wire_format import (
     has_new_symbol,
 )
 from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_function
 
 #: Columns of the text of a record, and of its unknown fields as JSON.
 TEXT = "_eo_text"
@@ -58,6 +81,12 @@ _NOT_KEPT = (
     "its unknown fields cannot be kept as they are: one has a field twice, or is larger than 16 MiB"
 )
 
+#: Types that the native function reads, besides texts.
+_NATIVE_SCALARS = (
+    *(BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType),
+    *(DecimalType, DateType, TimestampType),
+)
+
 #: Types that JSON writes as a text.
 _TEXTS = frozenset({"string", "timestamp", "date"})
 
@@ -72,19 +101,45 @@ def read_as(schema: StructType) -> StructType:
 
 
 @dataclass(frozen=True)
+class NativeResult:
+    """Result of the native function for a record, a struct."""
+
+    struct: Column
+
+    @property
+    def row(self) -> Column:
+        """The record; null if it may break a rule."""
+        return self.struct.getField("row")
+
+    @property
+    def unknown(self) -> Column:
+        """Names of unknown fields, an array; null if there are none, or :attr:`row` is null."""
+        return self.struct.getField("unknown")
+
+    @property
+    def leaves(self) -> Column:
+        """If :attr:`row` is null: the struct that from_json makes of :attr:`marks`."""
+        return self.struct.getField("leaves")
+
+    @property
+    def marks(self) -> Column:
+        """If :attr:`row` is null: the :func:`~eo_pipeline.batch.json_values.marked` text."""
+        return self.struct.getField("marked")
+
+
+@dataclass(frozen=True)
 class JsonDecoder(Decoder):
     """Decodes JSON by ``source.value_schema``; or by the reader of ``schemas``, whose fields match
     those of every writer by name.
 
-    Spark's reader parses the texts, or the Java function of :mod:`~eo_pipeline.batch.fast_json`
-    (``use_fast``), which leaves records that may be bad to it. With ``plain`` each value is that of
-    the one field.
+    ``native``: by :func:`native_read`, as far as it goes. With ``plain`` each value is that of the
+    one field.
     """
 
     source: KafkaSource
     schemas: WriterSchemas | None
     plain: bool = False
-    use_fast: bool = False
+    native: bool = False
 
     @cached_property
     def schema(self) -> StructType:
@@ -183,17 +238,17 @@ class JsonDecoder(Decoder):
     @cached_property
     def _fast_column(self) -> Column | None:
         """Call of the Java function on the bytes; None if Spark reads all records."""
-        if not self.use_fast:
+        if not self.native:
             return None
-        return fast_read(F.col("value"), self.schema, read_as(self.schema))
+        return native_read(F.col("value"), self.schema, read_as(self.schema))
 
     @property
     def _is_fast(self) -> bool:
         return self._fast_column is not None
 
     @cached_property
-    def _fast(self) -> FastResult:
-        return FastResult(F.col(_FAST))
+    def _fast(self) -> NativeResult:
+        return NativeResult(F.col(_FAST))
 
     @cached_property
     def _marks(self) -> Column:
@@ -301,6 +356,55 @@ class JsonDecoder(Decoder):
                 )
                 is_writer = wire_format.writer_index(schemas) == i
                 yield is_writer & F.coalesce(is_new, F.lit(False)), F.lit(text)
+
+
+def native_read(value: Column, wanted: StructType, read: StructType) -> Column | None:
+    """Read the bytes ``value`` by the schema ``wanted`` into the struct of a :class:`NativeResult`,
+    by the function of ``OrdinaryJson.java``; None if it lacks one of the types. ``read``: leaves
+    and column of corrupt records.
+    """
+    if not _is_native(wanted):
+        return None
+    return F.call_function(_function(wanted, read), value)
+
+
+def has_native_json(spark: SparkSession) -> bool:
+    """Return whether ``spark`` has the function of :func:`native_read`; cached."""
+    return has_function(spark, "json", _trial)
+
+
+def native_parameters(wanted: StructType, read: StructType) -> str:
+    """Return the parameters of the native reader, which are the function's name in its catalog."""
+    return "\n".join([wanted.json(), read.json(), *(text for mark in MARKS for text in mark)])
+
+
+def is_flat(wanted: StructType) -> bool:
+    """Return whether no column is nested and the native reader reads all of their types."""
+    return all(_is_native_scalar(field.dataType) for field in wanted)
+
+
+def _trial() -> Column:
+    schema, read = StructType().add("id", LongType()), StructType().add("id", StringType())
+    return F.call_function(_function(schema, read.add("corrupt", StringType())), F.lit(b""))
+
+
+def _function(wanted: StructType, read: StructType) -> str:
+    return f"{FUNCTION_CATALOG}.json.`{native_parameters(wanted, read).replace('`', '``')}`"
+
+
+def _is_native(wanted: DataType) -> bool:
+    if isinstance(wanted, StructType):
+        return all(_is_native(field.dataType) for field in wanted)
+    if isinstance(wanted, ArrayType):
+        return _is_native(wanted.elementType)
+    if isinstance(wanted, MapType):
+        return wanted.keyType == StringType() and _is_native(wanted.valueType)
+    return _is_native_scalar(wanted)
+
+
+def _is_native_scalar(wanted: DataType) -> bool:
+    # other collations and lengths are subclasses of StringType
+    return isinstance(wanted, _NATIVE_SCALARS) or wanted == StringType()
 
 
 def _field(marks: Column, name: str, kind: DataType) -> Column:

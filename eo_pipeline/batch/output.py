@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
@@ -14,7 +14,7 @@ from eo_pipeline._lazy import pa
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.errors import TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.columns import RowEncoding, column
+from eo_pipeline.sinks.columns import JsonRows, RowEncoding, column
 from eo_pipeline.spark import (
     interruptible,
     options_of,
@@ -23,7 +23,7 @@ from eo_pipeline.spark import (
     session_on_server,
     with_known_schema,
 )
-from eo_pipeline.spark.native_functions import has_format, has_function
+from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_format, has_function
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import IDS, PACKED_COLUMN, StagedTable
 from eo_pipeline.storage.paths import Place
@@ -130,18 +130,28 @@ class Packed:
     schema: pa.Schema
 
 
-def packed(
-    frame: DataFrame, packing_of: Callable[[StructType], RowEncoding | None]
-) -> Packed | None:
-    """The rows of ``frame``, which a sink has projected, in the form that its ``packing_of`` (see
-    ``Sink.packing``) gives; None: there is none for them, or this Spark cannot make it. Lazy.
+def packed(frame: DataFrame, form: JsonRows | RowEncoding | None) -> Packed | None:
+    """Encode the rows of ``frame``, which a sink has projected, see ``Sink.row_form``; None if it
+    has no encoding for them, or this Spark lacks the function. Lazy.
     """
-    packing = packing_of(frame.schema)
-    if packing is None or not has_function(frame.sparkSession, packing.trial):
+    if not isinstance(form, RowEncoding) or not has_encoder(frame.sparkSession, form):
         return None
-    rows = packing.packed(F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
-    packed = frame.select(rows, *map(column, packing.beside))
-    return Packed(packed, packing.form, to_arrow_schema(frame.schema))
+    rows = _encoded(form, F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
+    packed = frame.select(rows, *map(column, form.beside))
+    return Packed(packed, form.form, to_arrow_schema(frame.schema))
+
+
+def has_encoder(spark: SparkSession, encoding: RowEncoding) -> bool:
+    """Return whether ``spark`` has the function of ``encoding``; cached."""
+
+    def trial() -> Column:
+        return _encoded(encoding, F.struct(F.lit(0).alias("id")))
+
+    return has_function(spark, encoding.function, trial)
+
+
+def _encoded(encoding: RowEncoding, row: Column) -> Column:
+    return F.call_function(f"{FUNCTION_CATALOG}.{encoding.function}", row)
 
 
 def marked(

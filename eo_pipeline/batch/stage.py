@@ -22,7 +22,6 @@ from eo_pipeline.batch.counting import (
     refuse_other_rows,
 )
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
-from eo_pipeline.batch.fast_json import trial
 from eo_pipeline.batch.fast_path import FastPath
 from eo_pipeline.batch.output import (
     PARQUET,
@@ -68,7 +67,6 @@ from eo_pipeline.spark import (
     with_schema_asked_once,
 )
 from eo_pipeline.spark.interrupts import cores
-from eo_pipeline.spark.native_functions import has_function
 from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
@@ -126,8 +124,8 @@ class Stager:
     as_staged: Callable[[StructType], StructType] | None = None
     #: whether rows may be staged in a form that only the sink reads
     packs: bool = True
-    #: whether it is worth a try that all records are ordinary
-    tries_directly: bool = True
+    #: the checkpoint before had dead letters or unknown fields
+    had_bad_records: bool = False
     #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
     reads_alone: bool = False
 
@@ -162,7 +160,7 @@ class Stager:
                 except SPARK_ERRORS as error:
                     if not is_of_odd_times(error):
                         raise
-                    alone = replace(self, reads_alone=True, tries_directly=False)
+                    alone = replace(self, reads_alone=True)
                     return alone._staged(spark, entry, attempt)
         except SPARK_ERRORS as error:
             details = (spark, error, job, attempt.data if attempt else None)
@@ -185,16 +183,15 @@ class Stager:
             or sum(offset_range.span for offset_range in entry.ranges) <= self.fetched_max
         )
         few = few or self.reads_alone
-        plain = REFUSED not in entry.details and (not few or len(entry.ranges) <= _CONSUMERS)
-        direct = self._direct if plain else None
-        if direct and (done := direct.stage(spark, entry, attempt, self._tasks)):
-            return done
+        fast_path = self._fast_path(entry, few=few)
+        if fast_path and (staged_fast := fast_path.stage(spark, entry, attempt, self._tasks)):
+            return staged_fast
         read = fetched_alone if self.reads_alone else fetched
         small = read(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        first = _AGAIN if (direct and direct.columns) or self.reads_alone else "error"
+        first = _AGAIN if fast_path or self.reads_alone else "error"
         staged = ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadSchemas):
             decoded = self._decoded(spark, entry, small, staged)
@@ -208,12 +205,22 @@ class Stager:
         remedy = "The transform made other rows of the same records the second time"
         raise refused(staged, self.source, self.sink, remedy)
 
-    @property
-    def _direct(self) -> FastPath | None:
-        if self.transform or self.books or self.bounds or not self.tries_directly:
+    def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
+        """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
+        needs_plan = self.transform or self.books or self.bounds or self.had_bad_records
+        if needs_plan or self.reads_alone or REFUSED in entry.details:
             return None
-        settings = (self.sink, self.lineage, self.never_null, self.packs, self.record_bytes)
-        return FastPath(typed_source(self.source), *settings, self.as_staged)
+        if few and len(entry.ranges) > _CONSUMERS:
+            return None
+        return FastPath.of(
+            typed_source(self.source),
+            self.sink,
+            lineage=self.lineage,
+            never_null=self.never_null,
+            packs=self.packs,
+            record_bytes=self.record_bytes,
+            as_staged=self.as_staged,
+        )
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]
@@ -318,9 +325,7 @@ class Stager:
             tasks=self._tasks(spark, ranges, partitions),
             record_bytes=self.record_bytes,
         )
-        return decode(
-            raw, typed_source(self.source), schemas, has_fast_json=has_function(spark, trial)
-        )
+        return decode(raw, typed_source(self.source), schemas, native=True)
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """Return the untransformed frame with the column types of every batch."""
@@ -353,7 +358,9 @@ class Stager:
             SetupError: it made another number of rows.
         """
         layout, form, kind = self.sink.partition_columns, None, PARQUET
-        if attempt is not None and self.packs and (form := packed(result.frame, self.sink.packing)):
+        if attempt is not None and self.packs:
+            form = packed(result.frame, self.sink.row_form(result.frame.schema))
+        if form:
             result.frame = form.frame
         elif attempt is not None and self.as_staged:
             result.frame, kind = marked(result.frame, self.as_staged)

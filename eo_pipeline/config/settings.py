@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
-#: Spark catalog of the native jar's functions.
-FUNCTION_CATALOG = "eo_pipeline"
-
 #: Prefix that pydantic adds to the text of a ValueError.
 _PREFIX = "Value error, "
 

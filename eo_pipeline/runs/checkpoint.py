@@ -194,7 +194,7 @@ class RunContext:
             # records of unknown size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
             books=self.books,
-            tries_directly=measured is None or not (measured.dead_letters or measured.unknown),
+            had_bad_records=bool(measured and (measured.dead_letters or measured.unknown)),
             agree=self.session.agree if self.sink.needs_agreement else None,
             as_staged=self.session.as_staged if self.sink.marks_files else None,
         )

@@ -6,7 +6,7 @@ every sink says by its :class:`ColumnLimits` what it cannot hold, and staging lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
@@ -290,23 +290,21 @@ def _as_json(name: str) -> Column:
 
 
 class RowEncoding(NamedTuple):
-    """What a row becomes.
+    """Rows staged as one value each, in the store's own encoding.
 
     Args:
-        form: names the form, and its version; in the manifest, for whoever commits what was staged.
-        packed: the bytes, of a struct with all columns of a row. Lazy.
-        beside: columns that are staged as they are too, because publishing looks at their values.
-        trial: what can be analysed by a Spark that has the function, and by no other.
+        form: name and version of the encoding; in the manifest, for the process that commits.
+        function: the native function that encodes a struct of all columns of a row.
+        beside: columns that are also staged as they are, because publishing looks at their values.
     """
 
     form: str
-    packed: Callable[[Column], Column]
+    function: str
     beside: Sequence[str]
-    trial: Callable[[], Column]
 
 
-class Documents(NamedTuple):
-    """What a row becomes.
+class JsonRows(NamedTuple):
+    """Rows staged as one JSON object each, and columns beside it.
 
     Args:
         column: the staged column with the object.

@@ -6,6 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError, to_install
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.columns import ColumnLimits, Documents, RowEncoding, reason
+from eo_pipeline.sinks.columns import ColumnLimits, JsonRows, RowEncoding, reason
 from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.storage.config import Storage
@@ -206,15 +207,12 @@ class Sink(Settings, ABC):
         """
         return df
 
-    def packing(self, schema: StructType) -> RowEncoding | None:  # noqa: ARG002
-        """Return the encoding in which projected rows with the columns ``schema`` are staged; None,
-        the default: as these columns.
-        """
-        return None
+    def row_form(self, schema: StructType) -> JsonRows | RowEncoding | None:  # noqa: ARG002
+        """Return the form in which rows with the columns ``schema`` are staged; None, the default:
+        as the columns of :meth:`project`.
 
-    def documents(self, schema: StructType) -> Documents | None:  # noqa: ARG002
-        """Return the JSON form that :meth:`project` gives rows with the plain columns ``schema``:
-        one object per row, and columns beside it; None if it gives another form.
+        ``RowEncoding`` encodes projected rows. ``JsonRows`` describes the object that
+        :meth:`project` makes of rows with flat columns.
         """
         return None
 
@@ -228,12 +226,12 @@ class Sink(Settings, ABC):
         Common to all stores, and hardly readable anywhere: text that is not UTF-8, times
         outside the years 1 to 9999.
         """
-        return reason(schema, ColumnLimits(never_null=never_null))
+        limits = self.column_limits() or ColumnLimits()
+        return reason(schema, replace(limits, never_null=never_null))
 
-    def plain_rows_need(self) -> Collection[str] | None:
-        """The columns that a row must have a value in, if by :meth:`unfit` every other row fits
-        that is made of plain values: numbers that are finite, UTF-8 without U+0000, times of the
-        years 1600 to 9999. None: nothing is known of these. ``never_null`` are not meant.
+    def column_limits(self) -> ColumnLimits | None:
+        """Return the limits that alone decide whether a row fits, but for ``never_null``; None, the
+        default: :meth:`unfit` has more conditions.
         """
         return None
 

@@ -1,8 +1,11 @@
-"""Jar of this package's Java classes for Spark, compiled from source once.
+"""Jar of this package's Java classes for Spark, compiled from source once; detection in a Spark.
 
 Spark includes a compiler (Janino) for generated code, so no JDK is needed, and the package ships no
 class files. The jar's name is a hash of the sources and of Spark's jars: another Spark or another
 release of this package compiles its own.
+
+A Spark started by this package has the jar. To another Spark Connect server it is sent, for the
+session alone.
 """
 
 from __future__ import annotations
@@ -12,16 +15,26 @@ import logging
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from eo_pipeline.config.settings import FUNCTION_CATALOG
 from eo_pipeline.errors import SetupError
 from eo_pipeline.spark.class_archive import folder, is_ours
+from eo_pipeline.spark.clients import is_connect
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import spark_home
 from eo_pipeline.storage.paths import zipped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Spark catalog of the jar's functions.
+FUNCTION_CATALOG = "eo_pipeline"
 
 #: Setting that registers the jar's functions in a Spark that has the jar.
 CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
@@ -50,6 +63,10 @@ _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _COMPILER_TIMEOUT_S = 120
 
 log = logging.getLogger(__name__)
+
+#: Detection results by the name of a function, source or format.
+_results: WeakKeyDictionary[SparkSession, dict[str, bool]] = WeakKeyDictionary()
+_lock = Lock()
 
 
 @lru_cache(maxsize=1)
@@ -119,3 +136,51 @@ def _pack(classes: Path, jar: Path) -> None:
     files = {p.relative_to(classes).as_posix(): p for p in sorted(classes.rglob("*.class"))}
     jar.write_bytes(zipped({name: path.read_bytes() for name, path in files.items()}))
     jar.chmod(0o644)
+
+
+def has_function(spark: SparkSession, name: str, trial: Callable[[], Column]) -> bool:
+    """Return whether ``spark`` can analyse ``trial``, a call of the function ``name``; cached.
+
+    The setting alone is no proof: an existing session may have the setting without the jar.
+    """
+    return _has(spark, name, lambda: spark.range(1).select(trial()))
+
+
+def has_source(spark: SparkSession, name: str) -> bool:
+    """Return whether ``spark`` has our data source ``name``; cached."""
+    return _has(spark, name, spark.read.format(name).load)
+
+
+def has_format(spark: SparkSession, name: str) -> bool:
+    """Return whether ``spark`` has our file format ``name``; cached."""
+    return _has(spark, name, spark.read.format(name).schema("x INT").load)
+
+
+def _has(spark: SparkSession, name: str, probe: Callable[[], DataFrame]) -> bool:
+    with _lock:
+        results = _results.setdefault(spark, {})
+        if name not in results:
+            results[name] = _analyses(spark, probe)
+        return results[name]
+
+
+def _analyses(spark: SparkSession, probe: Callable[[], DataFrame]) -> bool:
+    # here: a command that starts no Spark does without them
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        if spark.conf.get(CATALOG_SETTING, None) is None and not _was_sent(spark):
+            return False
+        return bool(probe().schema)
+    # the server refuses jars; or Spark is lost, which the job reports
+    except (PySparkException, Py4JError):
+        return False
+
+
+def _was_sent(spark: SparkSession) -> bool:
+    jar = compiled_jar() if is_connect(spark) else None
+    if jar is not None:
+        spark.addArtifacts(str(jar))
+        spark.conf.set(CATALOG_SETTING, CATALOG_CLASS)
+    return jar is not None

@@ -15,13 +15,11 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import Decoded, decode
-from eo_pipeline.batch.decode_json import read_as
-from eo_pipeline.batch.fast_json import FastResult, fast_read, trial
+from eo_pipeline.batch.decode_json import NativeResult, has_native_json, native_read, read_as
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.native_functions import has_function
 from tests.batch.frames import kafka_frame
 
 #: One type each, and a value as JSON writes it that is read.
@@ -149,9 +147,9 @@ def spark(spark_server: EmbeddedSpark) -> SparkSession:
 def is_read(spark: SparkSession, schema: str, *values: bytes) -> list[bool]:
     """Of each value whether it is read by our function."""
     wanted = parsed_schema(schema)
-    column = fast_read(F.col("value"), wanted, read_as(wanted))
+    column = native_read(F.col("value"), wanted, read_as(wanted))
     assert column is not None
-    is_read = FastResult(column).row.isNotNull().alias("is_read")
+    is_read = NativeResult(column).row.isNotNull().alias("is_read")
     frame = kafka_frame(spark, values).select("offset", is_read)
     return [row.is_read for row in sorted(frame.collect())]
 
@@ -181,7 +179,7 @@ def counted(decoded: Decoded) -> list[Row]:
 
 
 def test_ordinary_values_of_each_type_are_read(spark: SparkSession) -> None:
-    assert has_function(spark, trial)
+    assert has_native_json(spark)
     values = [f'{{"v": {value}}}'.encode() for _, value in READ]
     results = [is_read(spark, f"v {kind}", v)[0] for (kind, _), v in zip(READ, values, strict=True)]
     assert [case for case, done in zip(READ, results, strict=True) if not done] == []
@@ -201,19 +199,20 @@ def test_reading_and_judging_are_one_step_of_sparks_plan(spark: SparkSession) ->
     plans = [
         spark.sql("EXPLAIN SELECT * FROM {rows}", rows=decoded.trimmed).collect()[0][0]
         for has in (True, False)
-        for decoded in [decode(frame, a_source("v BIGINT"), has_fast_json=has)]
+        for decoded in [decode(frame, a_source("v BIGINT"), native=has)]
     ]
     assert ["from_json(" in plan for plan in plans] == [False, True]
     assert ["OrdinaryJson" in plan for plan in plans] == [True, False]
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "schema",
     ["v CHAR(3)", "v BINARY", "v STRING COLLATE UTF8_LCASE", "v TIMESTAMP_NTZ", "v VARIANT"],
 )
 def test_there_is_no_function_for_other_types(schema: str) -> None:
     wanted = parsed_schema(schema)
-    assert fast_read(F.col("value"), wanted, wanted) is None
+    assert native_read(F.col("value"), wanted, wanted) is None
 
 
 def test_fields_that_the_schema_does_not_name_are_passed_over_and_told(spark: SparkSession) -> None:
@@ -222,12 +221,10 @@ def test_fields_that_the_schema_does_not_name_are_passed_over_and_told(spark: Sp
     frame = kafka_frame(spark, values)
     for policy in ("ignore", "fail"):
         source = a_source("v BIGINT", unknown_fields=policy)
-        with_it, without = (
-            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
-        )
+        with_it, without = (judged(decode(frame, source, native=has)) for has in (True, False))
         assert with_it == without
         assert sorted(with_it[1]) == ([0, 2] if policy == "fail" else [])
-    row = counted(decode(frame, a_source("v BIGINT"), has_fast_json=True))[0]
+    row = counted(decode(frame, a_source("v BIGINT"), native=True))[0]
     assert (row.unknown, json.loads(row.unknown_last)) == (2, ["new", "é"])
 
 
@@ -240,7 +237,7 @@ def test_names_of_fields_may_hold_anything(spark: SparkSession) -> None:
 def test_an_ordinary_record_whose_rows_the_sink_refuses_is_shown_as_it_is(
     spark: SparkSession,
 ) -> None:
-    decoded = decode(kafka_frame(spark, [b'{"v": 1}']), a_source("v BIGINT"), has_fast_json=True)
+    decoded = decode(kafka_frame(spark, [b'{"v": 1}']), a_source("v BIGINT"), native=True)
     refused = {"topic": "t", "partition": 0, "offset": 0, "error": "too large"}
     [row] = counted(decoded.marked([refused]))
     assert json.loads(row.first_bad) == {**refused, "value": '{"v": 1}'}
@@ -251,9 +248,7 @@ def test_both_ways_judge_the_same_of_each_case(spark: SparkSession) -> None:
     for kind, same in groupby(cases, key=lambda case: case[0]):
         values = [f'{{"v": {value}}}'.encode() for _, value in same]
         frame, source = kafka_frame(spark, values), a_source(f"v {kind}")
-        with_it, without = (
-            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
-        )
+        with_it, without = (judged(decode(frame, source, native=has)) for has in (True, False))
         assert with_it == without, kind
 
 
@@ -264,7 +259,7 @@ def test_records_by_chance_are_judged_the_same_both_ways(spark: SparkSession, se
     policy = "ignore" if seed == 1 else "fail"
     source = a_source(WIDE, tombstones="skip" if seed == 1 else "bad", unknown_fields=policy)
     frame = kafka_frame(spark, values).persist()
-    with_it, without = (judged(decode(frame, source, has_fast_json=has)) for has in (True, False))
+    with_it, without = (judged(decode(frame, source, native=has)) for has in (True, False))
     assert with_it[1] == without[1]
     assert with_it[0] == without[0]
     assert with_it[2] == without[2]

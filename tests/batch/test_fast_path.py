@@ -125,9 +125,8 @@ class World:
     ) -> Staged | None:
         """None: it is left to Spark's plan. ``held``: in memory."""
         entry, attempt = entry or self.entry(), None if held else self._attempt()
-        direct = stager._direct
-        assert direct is not None
-        done = direct.stage(self.spark, entry, attempt, stager._tasks)
+        direct = stager._fast_path(entry, few=False)
+        done = direct.stage(self.spark, entry, attempt, stager._tasks) if direct else None
         if done is None:
             return None
         output, counts = done
@@ -136,7 +135,7 @@ class World:
         return Staged(output.rows, counts)
 
     def by_plan(self, stager: Stager, *, held: bool = False) -> Staged:
-        stager = replace(stager, tries_directly=False)
+        stager = replace(stager, had_bad_records=True)
         output, counts = stager.stage(self.spark, self.entry(), None if held else self._attempt())
         assert output.rows is not None
         return Staged(output.rows, counts)

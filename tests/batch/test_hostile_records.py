@@ -222,9 +222,9 @@ def test_hostile_records_cost_no_more_than_their_size(
         values[2 * n + 1] = damaged(chance, good(n)) if chance.random() < 0.4 else drawn
     source = KafkaSource(bootstrap_servers="h:1", topics=("t",), **settings)
     frame = kafka_frame(spark, [values[n] for n in sorted(values)])
-    for has_fast_json in (True, False) if name.startswith("json") else (False,):
+    for native in (True, False) if name.startswith("json") else (False,):
         began = time.monotonic()
-        both = decode(frame, source, ReadSchemas(None), has_fast_json=has_fast_json)
+        both = decode(frame, source, ReadSchemas(None), native=native)
         letters = {
             row["offset"]: row["error"] for row in both.dead_letters(1).toArrow().to_pylist()
         }

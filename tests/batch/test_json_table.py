@@ -230,7 +230,7 @@ def verdicts(
     schema = ", ".join(f"c{i} {kind % type_name}" for i, type_name in enumerate(types))
     cases = [(i, form) for i in range(len(types)) for form in FORMS]
     values = [f'{{"c{i}": {form % case}}}'.encode() for i, case in cases]
-    decoded = decode(kafka_frame(spark, values), a_source(schema), has_fast_json=ours)
+    decoded = decode(kafka_frame(spark, values), a_source(schema), native=ours)
     good = F.when(F.col(ERROR).isNull(), F.col(PARSED)).alias(PARSED)
     rows = decoded.all.select("offset", ERROR, good).toArrow().to_pylist()
     result: Verdicts = {}
@@ -325,7 +325,7 @@ RECORDS: list[tuple[str, bytes, tuple[str | None, str | None] | str]] = [
 def told_of(spark: SparkSession, policy: str, values: list[bytes], *, ours: bool) -> list[Any]:
     """Of each record the reason against it, or its unknown fields and what is kept of them."""
     source = a_source(SCHEMA, unknown_fields=policy)
-    decoded = decode(kafka_frame(spark, values), source, has_fast_json=ours)
+    decoded = decode(kafka_frame(spark, values), source, native=ours)
     kept = KEPT if policy == "keep" else F.lit(None).alias(KEPT)
     rows = decoded.all.select("offset", ERROR, UNKNOWN, kept).toArrow().to_pylist()
     return [
@@ -378,6 +378,6 @@ def test_a_record_costs_no_more_than_its_size(spark: SparkSession, ours: bool) -
     if ours:
         source = a_source("a DECIMAL(10,2), b STRING, d TIMESTAMP")
     begun = time.monotonic()
-    decoded = decode(kafka_frame(spark, values), source, has_fast_json=ours)
+    decoded = decode(kafka_frame(spark, values), source, native=ours)
     assert decoded.all.where(F.col(ERROR).isNotNull()).count() > 5
     assert time.monotonic() - begun < 60

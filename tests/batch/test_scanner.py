@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.decode_json import read_as
-from eo_pipeline.batch.fast_json import named
+from eo_pipeline.batch.decode_json import native_parameters, read_as
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
@@ -200,7 +199,7 @@ class Function:
         wanted = parsed_schema(schema)
         namespace = java.new_array(java.jvm.java.lang.String, 1)
         namespace[0] = "json"
-        name = named(wanted, read_as(wanted))
+        name = native_parameters(wanted, read_as(wanted))
         spark = java.jvm.org.apache.spark.sql
         identifier = spark.connector.catalog.Identifier.of(namespace, name)
         functions = java.jvm.eo.pipeline.OrdinaryFunctions()
@@ -380,9 +379,7 @@ def test_a_record_spoiled_anywhere_is_judged_as_by_sparks_reader(spark: SparkSes
         some = [*spoiled(value)][:: 1 if schema == SHORT else 13]
         frame = kafka_frame(spark, some).persist()
         source = a_source(schema, unknown_fields="fail")
-        with_it, without = (
-            judged(decode(frame, source, has_fast_json=has)) for has in (True, False)
-        )
+        with_it, without = (judged(decode(frame, source, native=has)) for has in (True, False))
         assert with_it == without
 
 

@@ -15,6 +15,7 @@ from tests.house.figures import (
     offenders,
     questions,
     reach_into_jvm,
+    use_native,
 )
 
 
@@ -34,6 +35,7 @@ def main() -> None:
         "docstrings of functions that begin with a question word: "
         f"{docstrings.part} of {docstrings.whole}, {docstrings.percent:.1f} %",
         f"files that reach into the JVM: {', '.join(reach_into_jvm(package))}",
+        f"files that use the package's Java: {', '.join(use_native(package))}",
     ):
         sys.stdout.write(f"{line}\n")
 

@@ -26,6 +26,9 @@ _JVM = re.compile(
     r"\b(?:_jvm|_gateway|_jdf|_jsparkSession|sparkContext)\b|\bgateway\.jvm\b|\.rdd\b"
 )
 
+#: Use of the package's Java: the jar, its JSON reader, the fast path.
+_NATIVE = re.compile(r"\bnative_jar\b|\bnative=|\bFastPath\b")
+
 
 @dataclass(frozen=True)
 class Module:
@@ -41,6 +44,12 @@ class Module:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
+
+    @property
+    def exports(self) -> list[ast.stmt]:
+        """Imports of a package's stub, see ``eo_pipeline._lazy.exports``."""
+        stub = self.path.with_suffix(".pyi")
+        return ast.parse(stub.read_text()).body if stub.exists() else []
 
     @cached_property
     def lines(self) -> int:
@@ -77,7 +86,7 @@ def importers(package: Mapping[str, Module]) -> dict[str, set[str]]:
     """The modules that import a module, within functions and for type checkers too."""
     result = defaultdict(set)
     for module in package.values():
-        for node in ast.walk(module.tree):
+        for node in (*ast.walk(module.tree), *module.exports):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     whole = f"{node.module}.{alias.name}"
@@ -154,6 +163,16 @@ def offenders(package: Mapping[str, Module], prefix: str) -> Iterator[str]:
 def reach_into_jvm(package: Mapping[str, Module]) -> list[str]:
     """Modules whose code (no comment or docstring) names what only a JVM in this process has."""
     return [name for name, module in package.items() if _JVM.search(ast.unparse(_bare(module)))]
+
+
+def use_native(package: Mapping[str, Module]) -> list[str]:
+    """Modules of Spark's work that use the package's Java or the fast path."""
+    rooms = ("eo_pipeline.batch", "eo_pipeline.runs", "eo_pipeline.spark", "eo_pipeline.sinks")
+    return [
+        name
+        for name, module in package.items()
+        if name.startswith(rooms) and _NATIVE.search(f"{name} {ast.unparse(_bare(module))}")
+    ]
 
 
 def _bare(module: Module) -> ast.Module:

@@ -11,6 +11,7 @@ from tests.house.figures import (
     modules,
     questions,
     reach_into_jvm,
+    use_native,
 )
 
 #: Small modules with one importer, and why each is a file of its own.
@@ -52,4 +53,19 @@ def test_few_files_reach_into_sparks_jvm(package: dict[str, Module]) -> None:
         "eo_pipeline.spark.driver",  # the JVM of a classic session
         "eo_pipeline.spark.interrupts",  # its jobs; over Spark Connect the server is asked
         "eo_pipeline.spark.server.watcher",  # the process of the warm server itself
+    ]
+
+
+def test_few_files_use_the_packages_java(package: dict[str, Module]) -> None:
+    """A change of the fast path is a change of few files, and no sink knows of it."""
+    assert use_native(package) == [
+        "eo_pipeline.batch.decode",
+        "eo_pipeline.batch.decode_json",
+        "eo_pipeline.batch.fast_path",
+        "eo_pipeline.batch.output",
+        "eo_pipeline.batch.stage",
+        "eo_pipeline.batch.warmup",
+        "eo_pipeline.spark.launch",
+        "eo_pipeline.spark.learning",
+        "eo_pipeline.spark.native_jar",
     ]

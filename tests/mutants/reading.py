@@ -9,6 +9,7 @@ _LOSSES = "tests/kafka/test_losses.py"
 _KAFKA = "tests/kafka/test_looking_at_kafka.py"
 _VALUES = "tests/batch/test_each_reason.py"
 _COUNTING = "tests/batch/test_counting.py"
+_LIMITS = "tests/batch/test_fast_path_limits.py"
 _POLICY = "tests/runs/test_refused_records.py"
 _WITHOUT_SPARK = "tests/runs/test_without_spark.py"
 
@@ -192,6 +193,22 @@ MUTANTS = (
         (f"{_COUNTING}::test_ranges_that_were_not_read_whole_do_not",),
     ),
     # bad records and values
+    Mutant(
+        "fast-path-limits",
+        "Rows for a store that holds fewer values than the fast path writes go by Spark's plan.",
+        "eo_pipeline/batch/fast_path.py",
+        "    return limits.years[0] <= _YEARS[0] and limits.years[1] >= _YEARS[1]\n",
+        "    return True\n",
+        (f"{_LIMITS}::test_a_store_of_fewer_years_is_left_to_sparks_plan",),
+    ),
+    Mutant(
+        "fast-path-needed",
+        "The fast path takes no null where an upsert needs a value.",
+        "eo_pipeline/batch/fast_path.py",
+        "(*never_null, *limits.needed)",
+        "(*never_null,)",
+        (f"{_LIMITS}::test_columns_that_need_a_value_are_those_of_the_table_and_of_the_sink",),
+    ),
     Mutant(
         "policy-fail",
         "By on_bad_record: fail one bad record stops the run.",

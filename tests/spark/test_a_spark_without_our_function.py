@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from eo_pipeline.batch.fast_json import trial
+from eo_pipeline.batch.decode_json import has_native_json
 from eo_pipeline.embedded import spark as embedded
 from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import class_path
-from eo_pipeline.spark.native_functions import has_function
 from tests.batch.test_fast_json import is_read
 from tests.support.servers import STATE
 
@@ -29,16 +28,15 @@ SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getO
 from eo_pipeline.spark.native_jar import CATALOG_SETTING
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.fast_json import trial
+from eo_pipeline.batch.decode_json import has_native_json
 from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.native_functions import has_function
 from tests.batch.frames import kafka_frame
 
 spark = SparkSettings(warm=False).session()
 assert spark.conf.get(CATALOG_SETTING), "it was given the setting, and not the jar"
-has = has_function(spark, trial)
+has = has_native_json(spark)
 source = KafkaSource(bootstrap_servers="n:1", topics=["t"], value_schema="id BIGINT")
-decoded = decode(kafka_frame(spark, [b'{"id": 7}']), source, has_fast_json=has)
+decoded = decode(kafka_frame(spark, [b'{"id": 7}']), source, native=has)
 print("FOUND", has, [row.id for row in decoded.good(decoded.all).collect()])
 """
 
@@ -60,6 +58,6 @@ def test_a_spark_connect_server_of_somebody_elses_is_sent_it(
     monkeypatch.setattr(embedded, "jars_settings", class_path)
     with EmbeddedSpark(tmp_path, jars=spark_connector_jars(STATE)) as server:
         spark = SparkSettings(remote=server.remote).session()
-        assert has_function(spark, trial)
+        assert has_native_json(spark)
         assert is_read(spark, "v BIGINT", b'{"v": 1}', b'{"v": "x"}') == [True, False]
         spark.stop()

@@ -149,7 +149,7 @@ def in_files(world: World, **source: Any) -> Any:
     sink = DeltaSink(path=str(world.folder / "t"), partition_by=("s",))
     stager = world.stager(**{"schema": SCHEMA, "sink": sink, **source})
     attempt = world._attempt()
-    stager = replace(stager, never_null=("id",), tries_directly=False)
+    stager = replace(stager, never_null=("id",), had_bad_records=True)
     output, counts = stager.stage(world.spark, world.entry(), attempt)
     assert output.rows is not None
     assert output.dead_letters is not None
@@ -163,7 +163,7 @@ def in_files(world: World, **source: Any) -> Any:
 def in_memory(world: World, transform: Callable[[DataFrame], DataFrame] | None) -> Any:
     """The same of a small batch."""
     stager = world.stager(SCHEMA, on_bad_record="dead_letter", unknown_fields="keep")
-    stager = replace(stager, transform=transform, tries_directly=False)
+    stager = replace(stager, transform=transform, had_bad_records=True)
     output, counts = stager.stage(world.spark, world.entry(), None)
     assert output.rows is not None
     table = output.rows.table

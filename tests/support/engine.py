@@ -22,7 +22,7 @@ import psycopg
 import pytest
 from confluent_kafka import Message, Producer
 
-from eo_pipeline.batch import stage
+from eo_pipeline.batch.fast_path import FastPath
 from eo_pipeline.embedded.jars import (
     spark_azure_jars,
     spark_connector_jars,
@@ -305,8 +305,8 @@ class Bench:
 
 @pytest.fixture
 def by_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what could be staged directly goes by Spark's plan; in this process."""
-    monkeypatch.setattr(stage.Stager, "_direct", None)
+    """Stage all batches by Spark's plan, in this process."""
+    monkeypatch.setattr(FastPath, "of", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -136,13 +137,14 @@ class DeltaSink(UpsertOptions, FolderSink):
         """Conditions of unfit rows: a null key or ordering column of an upsert, a NaN key, a
         partition's value that makes no folder.
         """
-        rule = self.upsert_rule
-        needed, key = (rule.never_null, rule.key) if rule else ((), ())
-        limits = ColumnLimits(needed=needed, never_null=never_null, numbers=key)
+        limits = replace(self._upsert_limits, never_null=never_null)
         return reason(schema, limits, *unfit_for(schema, self.partition_by))
 
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Columns that decide an upsert, and those of the partitions."""
-        if self.partition_by:
-            return None
-        return rule.never_null if (rule := self.upsert_rule) else ()
+    def column_limits(self) -> ColumnLimits | None:
+        """A value in columns that decide an upsert; None for a partitioned table."""
+        return None if self.partition_by else self._upsert_limits
+
+    @property
+    def _upsert_limits(self) -> ColumnLimits:
+        rule = self.upsert_rule
+        return ColumnLimits(needed=rule.never_null, numbers=rule.key) if rule else ColumnLimits()

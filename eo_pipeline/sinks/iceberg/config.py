@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, RefusedError
-from eo_pipeline.sinks.columns import ColumnLimits, reason
+from eo_pipeline.sinks.columns import ColumnLimits
 from eo_pipeline.sinks.config import Guarantee, StagingFolders, each_once
 from eo_pipeline.sinks.iceberg.types import TYPES, is_read_as_it_stands
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
@@ -27,7 +27,7 @@ from eo_pipeline.storage.paths import Place, local_folder, parquet_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 
 IDENTITY = "identity"
@@ -350,14 +350,10 @@ class IcebergSink(FolderSink):
         """
         return super().gives_back(data_type) and is_read_as_it_stands(data_type)
 
-    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """A partition is never NaN, which is no partition's value."""
+    def column_limits(self) -> ColumnLimits:
+        """No NaN in a column whose values are partitions."""
         numbers = tuple(p.source for p in self.partition_fields if p.transform == IDENTITY)
-        return reason(schema, ColumnLimits(never_null=never_null, numbers=numbers))
-
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Nothing."""
-        return ()
+        return ColumnLimits(numbers=numbers)
 
     def project(self, df: DataFrame) -> DataFrame:
         """Adds the columns for laying out; changes no type.

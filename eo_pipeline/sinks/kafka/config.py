@@ -18,7 +18,7 @@ from pydantic import (
 from eo_pipeline.config.settings import ClientSettings
 from eo_pipeline.formats.parts import KEY, VALUE, Part
 from eo_pipeline.formats.registry import Registry
-from eo_pipeline.sinks.columns import ColumnLimits, Documents, Unfit, column, reason
+from eo_pipeline.sinks.columns import ColumnLimits, JsonRows, Unfit, column, reason
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.kafka.encoding import Schemas
 from eo_pipeline.sinks.kafka.records import Layout, Partitioner, check_origin, project
@@ -248,12 +248,14 @@ class KafkaSink(Sink):
             "guarantee": self.semantics.value,
         }
 
-    def plain_rows_need(self) -> Collection[str] | None:
-        """A record without a key is a record, too. Not every time can be a record's timestamp."""
-        return () if self.layout.is_document else None
+    def column_limits(self) -> ColumnLimits | None:
+        """None for records with more than a key and a JSON object: not every time can be a record's
+        timestamp, and a registered schema refuses values.
+        """
+        return ColumnLimits() if self.layout.is_document else None
 
-    def documents(self, schema: StructType) -> Documents | None:
-        return self.layout.documents(schema.names) if self.layout.is_document else None
+    def row_form(self, schema: StructType) -> JsonRows | None:
+        return self.layout.json_rows(schema.names) if self.layout.is_document else None
 
     def project(self, df: DataFrame) -> DataFrame:
         """Key, value and headers; see :mod:`eo_pipeline.sinks.kafka.records`.

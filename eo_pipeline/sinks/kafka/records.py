@@ -15,7 +15,7 @@ from eo_pipeline._lazy import pa
 from eo_pipeline.errors import ConfigError, RefusedError, SchemaChangeError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import JSON_FIELD
-from eo_pipeline.sinks.columns import Documents, as_json_columns, column
+from eo_pipeline.sinks.columns import JsonRows, as_json_columns, column
 from eo_pipeline.sinks.kafka.encoding import AgreedProtobuf, Schemas, by_workers
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ class Layout:
         parts = (self.value, self.headers, self.timestamp)
         return all(part is None for part in parts) and not self.encoded
 
-    def documents(self, columns: Sequence[str]) -> Documents:
-        """JSON documents that :func:`project` makes of these columns, where :attr:`is_document`."""
+    def json_rows(self, columns: Sequence[str]) -> JsonRows:
+        """JSON objects that :func:`project` makes of these columns, where :attr:`is_document`."""
         key = {} if self.key is None else {KEY: self.key}
         kept = {name: name for name in columns if name in LINEAGE_COLUMNS}
-        return Documents(VALUE, self.payload(columns), key | kept, as_bytes=KEY if key else None)
+        return JsonRows(VALUE, self.payload(columns), key | kept, as_bytes=KEY if key else None)
 
     def value_type(self, columns: StructType) -> DataType:
         """The type of a value of a result with ``columns``."""

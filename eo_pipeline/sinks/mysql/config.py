@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -15,13 +14,12 @@ from pydantic import (
     field_validator,
 )
 
-from eo_pipeline.sinks.columns import ColumnLimits, project, reason
+from eo_pipeline.sinks.columns import ColumnLimits, project
 from eo_pipeline.sinks.mysql.types import NAMES
 from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 
 def _checked_database(name: str) -> str:
@@ -124,12 +122,7 @@ class MySqlSink(SqlSink):
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product)
 
-    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """NaN and infinity, which MySQL has not, and what an upsert goes by: never null."""
+    def column_limits(self) -> ColumnLimits:
+        """No NaN or infinity, which MySQL lacks; and a value in columns that decide an upsert."""
         rule = self.upsert_rule
-        needed = rule.never_null if rule else ()
-        return reason(schema, ColumnLimits(not_finite=False, needed=needed, never_null=never_null))
-
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Return the columns that an upsert needs a value in."""
-        return rule.never_null if (rule := self.upsert_rule) else ()
+        return ColumnLimits(not_finite=False, needed=rule.never_null if rule else ())

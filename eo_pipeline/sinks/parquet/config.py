@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator
 
 from eo_pipeline.errors import SchemaChangeError
+from eo_pipeline.sinks.columns import ColumnLimits
 from eo_pipeline.sinks.config import Guarantee, StagingFolders
 from eo_pipeline.sinks.files import check_folder, folder
 from eo_pipeline.sinks.lake.config import STAGING_FOLDER, FolderSink
@@ -80,9 +81,9 @@ class ParquetSink(FolderSink):
         """In the folder itself, so that what is published need not be copied."""
         return StagingFolders(manifests=self.root / STAGING_FOLDER)
 
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Nothing."""
-        return ()
+    def column_limits(self) -> ColumnLimits:
+        """The limits common to all stores."""
+        return ColumnLimits()
 
     def project(self, df: DataFrame) -> DataFrame:
         """Changes nothing.

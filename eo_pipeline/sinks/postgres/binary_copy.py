@@ -2,7 +2,7 @@
 
 A commit then sends the bytes that it finds. Without it, or for rows with a type that it does not
 know (arrays), the commit encodes what it reads from Parquet columns, by :mod:`pgpq`; PostgreSQL
-reads the same of both. Lazy expressions only, but for :func:`bytes_of`.
+reads the same of both.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eo_pipeline._lazy import pa
-from eo_pipeline.config.settings import FUNCTION_CATALOG
 from eo_pipeline.sinks.arrow import JSON_FIELD
 from eo_pipeline.sinks.columns import RowEncoding, is_scalar
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
 
 FORM = "postgres-copy-1"
@@ -25,17 +23,15 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
 
-def packing_of(schema: StructType) -> RowEncoding | None:
-    """For rows with the columns ``schema``, as the sink has projected them; None: they go as they
-    are.
-    """
+def row_encoding(schema: StructType) -> RowEncoding | None:
+    """Return the encoding of projected rows with these columns; None if it lacks a type."""
     from pyspark.sql.types import DecimalType
 
     if not all(_is_known(field.dataType) for field in schema):
         return None
     # whether a table's column is long enough for numbers is seen by their digits
     numbers = [field.name for field in schema if isinstance(field.dataType, DecimalType)]
-    return RowEncoding(FORM, _packed, numbers, _trial)
+    return RowEncoding(FORM, "postgres.copy_row", numbers)
 
 
 def bytes_of(rows: pa.BinaryArray) -> memoryview:
@@ -45,18 +41,6 @@ def bytes_of(rows: pa.BinaryArray) -> memoryview:
         return memoryview(b"")
     places = memoryview(offsets).cast("i")[rows.offset : rows.offset + len(rows) + 1]
     return memoryview(values)[places[0] : places[-1]]
-
-
-def _packed(row: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.call_function(f"{FUNCTION_CATALOG}.postgres.copy_row", row)
-
-
-def _trial() -> Column:
-    from pyspark.sql import functions as F
-
-    return _packed(F.struct(F.lit(0).alias("id")))
 
 
 def _is_known(data_type: DataType) -> bool:

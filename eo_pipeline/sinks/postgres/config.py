@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.columns import ColumnLimits, RowEncoding, is_scalar, project, reason
-from eo_pipeline.sinks.postgres.binary_copy import packing_of
+from eo_pipeline.sinks.columns import ColumnLimits, RowEncoding, is_scalar, project
+from eo_pipeline.sinks.postgres.binary_copy import row_encoding
 from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 
@@ -123,21 +122,16 @@ class PostgresSink(SqlSink):
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
 
-    def packing(self, schema: StructType) -> RowEncoding | None:
-        """As its binary COPY has them; not arrays."""
-        return packing_of(schema)
+    def row_form(self, schema: StructType) -> RowEncoding | None:
+        """Return the encoding of its binary COPY; None for rows with arrays."""
+        return row_encoding(schema)
 
-    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """Text with U+0000, times before Julian day 0, and what an upsert goes by: never null."""
+    def column_limits(self) -> ColumnLimits:
+        """No text with U+0000, no time before Julian day 0; and a value in columns that decide an
+        upsert.
+        """
         rule = self.upsert_rule
-        needed = rule.never_null if rule else ()
-        return reason(
-            schema, ColumnLimits(years=_YEARS, nul=False, needed=needed, never_null=never_null)
-        )
-
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Return the columns that an upsert needs a value in."""
-        return rule.never_null if (rule := self.upsert_rule) else ()
+        return ColumnLimits(years=_YEARS, nul=False, needed=rule.never_null if rule else ())
 
 
 def _text(parts: dict[str, Any], key: str, default: str) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
 
 from eo_pipeline.errors import ConfigError
-from eo_pipeline.sinks.columns import ColumnLimits, project, reason
+from eo_pipeline.sinks.columns import ColumnLimits, project
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.redis.keys import RESERVED, KeyTemplate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 _SCHEMES = ("redis", "rediss", "unix")
@@ -138,12 +136,6 @@ class RedisSink(Sink):
             raise ConfigError(f"sink.key: the result has no column {', '.join(absent)}")
         return project(df, "Redis")
 
-    def unfit(self, schema: StructType, never_null: Collection[str] = ()) -> Column | None:
-        """Condition of a null in a column of the key."""
-        return reason(
-            schema, ColumnLimits(needed=tuple(self.template.columns), never_null=never_null)
-        )
-
-    def plain_rows_need(self) -> Collection[str] | None:
-        """Columns of the key."""
-        return tuple(self.template.columns)
+    def column_limits(self) -> ColumnLimits:
+        """Columns of the key have a value."""
+        return ColumnLimits(needed=tuple(self.template.columns))

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from eo_pipeline.batch.output import materialize, packed
 from eo_pipeline.crashpoints import CrashPoint, reaching
@@ -92,7 +91,7 @@ def as_columns(frame: DataFrame, folder: Path) -> StagedTable:
 
 def as_packed(frame: DataFrame, folder: Path, sink: PostgresSink) -> StagedTable:
     """The same in the sink's form."""
-    form = packed(frame, sink.packing)
+    form = packed(frame, sink.row_form(frame.schema))
     assert form is not None
     return materialize(form.frame, an_attempt(folder), Attempt.rows_folder, packed=form)
 
@@ -134,20 +133,17 @@ def test_a_table_holds_the_same_values(
 
 def test_arrays_are_staged_as_columns(spark: SparkSession) -> None:
     sink = PostgresSink(dsn="host=nowhere", table="t")
-    assert packed(sink.project(spark.sql("select array(1, null) as x")), sink.packing) is None
+    frame = sink.project(spark.sql("select array(1, null) as x"))
+    assert packed(frame, sink.row_form(frame.schema)) is None
 
 
-def test_a_spark_without_the_function_stages_columns(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_without_the_function_stages_columns(spark: SparkSession) -> None:
     sink = PostgresSink(dsn="host=nowhere", table="t")
     frame = sink.project(spark.range(1))
-    assert packed(frame, sink.packing) is not None
-    monkeypatch.setattr(
-        "eo_pipeline.sinks.postgres.binary_copy._trial",
-        lambda: F.call_function("no_such", F.lit(1)),
-    )
-    assert packed(frame, sink.packing) is None
+    form = sink.row_form(frame.schema)
+    assert form is not None
+    assert packed(frame, form) is not None
+    assert packed(frame, form._replace(function="no_such")) is None
 
 
 def test_rows_in_the_middle_of_a_batch_are_sent_alone() -> None:
@@ -214,7 +210,7 @@ def test_columns_that_an_earlier_release_promised_are_committed(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(PostgresSink, "packing", lambda *_: None)
+        patched.setattr(PostgresSink, "row_form", lambda *_: None)
         with reaching(die), pytest.raises(KeyboardInterrupt):
             bench.pipeline().run()
     [manifest] = Path(bench.config["staging"]).rglob("manifest.json")

@@ -1,0 +1,10 @@
+from eo_pipeline.audit.audit import Audit as Audit
+from eo_pipeline.audit.preview import CheckpointPreview as CheckpointPreview
+from eo_pipeline.audit.preview import Difference as Difference
+from eo_pipeline.audit.preview import ReplayPreview as ReplayPreview
+from eo_pipeline.audit.preview import RowExample as RowExample
+from eo_pipeline.audit.report import AuditReport as AuditReport
+from eo_pipeline.audit.report import CheckpointAudit as CheckpointAudit
+from eo_pipeline.audit.report import Finding as Finding
+from eo_pipeline.audit.report import FindingKind as FindingKind
+from eo_pipeline.audit.report import Repair as Repair
