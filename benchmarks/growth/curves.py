@@ -21,9 +21,8 @@ class Shape(NamedTuple):
 LEDGER = Shape(
     "A ledger's length",
     "versions",
-    "Checkpoints of one row each, committed one after the other without Kafka and Spark; a look "
-    "that finds nothing new (connect, recover, compare), the recovery in it, and a commit, in "
-    "milliseconds, medians of nine.",
+    "Checkpoints of one row each, without Kafka and Spark, by the ledger's versions: a run that "
+    "finds nothing new (connect, recover, compare), and a commit; medians of nine.",
     (10, 100, 1_000, 10_000),
 )
 
@@ -37,15 +36,14 @@ RUNS = {
     "records": Shape(
         "Records of a run",
         "million records",
-        "One warm run into Delta: seconds for each million records of 200 bytes, and the most "
-        "memory that the process and Spark's server took meanwhile.",
+        "A warm run into Delta: seconds for each million records of 200 bytes, and peak memory of "
+        "the process and of Spark's server.",
         (1, 2, 5, 10, 20),
     ),
     "columns": Shape(
         "Columns",
         "columns",
-        "A warm run of 50,000 records into Delta, numbers and words in turn: microseconds a "
-        "record.",
+        "A warm run of 50,000 records into Delta: microseconds for each record.",
         (1, 10, 50, 100, 200),
     ),
     "bytes": Shape(

@@ -10,11 +10,13 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure as Picture
 
-from benchmarks.growth.curves import KEYS, Curve, shape_of, title_of
-from benchmarks.suite.report import with_part
+from benchmarks.growth.curves import KEYS, LEDGER, Curve, shape_of, title_of
+from benchmarks.suite.report import row_of, with_part
 from benchmarks.suite.results import write_figures
 
 PART = "growth"
+#: What the page says of a machine; the file has the versions of all programs.
+_MACHINE = ("cores", "processor", "memory", "system")
 
 
 def read(file: Path) -> dict[str, Curve]:
@@ -44,23 +46,56 @@ def _picture(curve: Curve) -> str:
 
 def _lines(curves: list[Curve]) -> Iterator[str]:
     yield from _machines(curves)
+    ledgers = [curve for curve in curves if shape_of(curve.key) is LEDGER]
+    if ledgers:
+        yield from _ledgers(ledgers)
     for curve in curves:
-        shape = shape_of(curve.key)
-        yield f"\n### {title_of(curve.key)}\n"
-        processor = curve.machine.get("processor", "unknown processor")
-        yield f"{shape.text} {curve.when}, commit {curve.commit}, {processor}.\n"
-        yield f"![{title_of(curve.key)}](images/{_picture(curve)})\n"
-        yield f"| {shape.over} | {' | '.join(curve.lines)} |"
-        yield f"|---:|{'---:|' * len(curve.lines)}"
-        for size in curve.sizes():
-            cells = (line.get(f"{size:g}") for line in curve.lines.values())
-            yield f"| {size:,.0f} | {' | '.join(map(_shown, cells))} |"
+        if curve not in ledgers:
+            yield from _table(curve)
+
+
+def _table(curve: Curve) -> Iterator[str]:
+    shape = shape_of(curve.key)
+    yield f"\n### {title_of(curve.key)}\n"
+    yield f"{shape.text} {_origin(curve)}. [Picture](images/{_picture(curve)}).\n"
+    yield f"| {shape.over} | {' | '.join(curve.lines)} |"
+    yield f"|---:|{'---:|' * len(curve.lines)}"
+    for size in curve.sizes():
+        cells = (line.get(f"{size:g}") for line in curve.lines.values())
+        yield f"| {size:,.0f} | {' | '.join(map(_shown, cells))} |"
+
+
+def _ledgers(curves: list[Curve]) -> Iterator[str]:
+    """Return one table: a row for each store and line, a column for each length."""
+    sizes = sorted({size for curve in curves for size in curve.sizes()})
+    days = dict.fromkeys(curve.when.partition(" ")[0] for curve in curves)
+    yield f"\n### {LEDGER.title}\n"
+    yield f"{LEDGER.text} {', '.join(days)}.\n"
+    yield f"| store | ms | {' | '.join(f'{size:,.0f}' for size in sizes)} |"
+    yield f"|---|---|{'---:|' * len(sizes)}"
+    for curve in curves:
+        name = f"[{_store(curve)}](images/{_picture(curve)})"
+        for line, figures in curve.lines.items():
+            if line == "recover":  # a part of "nothing new"
+                continue
+            cells = (_shown(figures.get(f"{size:g}")) for size in sizes)
+            yield row_of(name, line, *cells)
+            name = ""
+
+
+def _store(curve: Curve) -> str:
+    return curve.key.removeprefix("ledger-")
+
+
+def _origin(curve: Curve) -> str:
+    processor = curve.machine.get("processor", "unknown processor")
+    return f"{curve.when}, commit {curve.commit}, {processor}"
 
 
 def _machines(curves: list[Curve]) -> Iterator[str]:
     """Each that a curve was measured on, once."""
     for told in dict.fromkeys(tuple(curve.machine.items()) for curve in curves):
-        yield "- " + ", ".join(f"{name} {value}" for name, value in told)
+        yield "- " + ", ".join(f"{name} {value}" for name, value in told if name in _MACHINE)
 
 
 def _shown(figure: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from benchmarks.suite.results import Results
 
 OURS = "eo-pipeline"
 SIZES = ("full", "quick")
+#: Scenarios whose figures depend on the topic's size: the page shows the others in full alone.
+SIZED = ("cold", "warm")
 #: Whom each of ours is compared with: Delta is Parquet with a log.
 _FAMILY = {"Delta": "lake", "Parquet": "lake"}
 
@@ -31,6 +33,10 @@ class Case:
     @property
     def family(self) -> str:
         return _FAMILY.get(self.store, self.store)
+
+    @property
+    def program(self) -> str:
+        return self.peer.partition(" → ")[0]
 
     @property
     def is_ours(self) -> bool:
@@ -97,21 +103,19 @@ def with_part(text: str, name: str, part: str) -> str:
 
 def lines(results: Results, size: str) -> Iterator[str]:
     """One run's part of the page, in Markdown."""
-    machine = ", ".join(
-        f"{value} {name}" if name in ("cores", "memory") else f"{name} {value}"
-        for name, value in results.machine.items()
-        if name not in ("date", "processor", "system")
-    )
+    machine = results.machine
     asked = results.asked
     yield (
-        f"{results.machine.get('date', '')}: {asked['records']:,} records of 200 bytes, "
-        f"up to {asked['rounds']} rounds. {results.machine.get('processor', '')}, "
-        f"{results.machine.get('system', '')}; {machine}."
+        f"{machine.get('date', '')}, commit {machine.get('commit', '')}: "
+        f"{asked['records']:,} records, up to {asked['rounds']} rounds."
     )
-    for scenario, told in results.scenarios.items():
-        found = cases(results, scenario)
-        if found:
-            yield from _table(scenario, told, found, size)
+    if size == "full":  # the machine is the same
+        named = (
+            f"{name} {value}" for name, value in machine.items() if name not in ("date", "commit")
+        )
+        yield f"Machine: {', '.join(named)}."
+    yield ""
+    yield from _table(results, size)
     if results.missing:
         yield "\nMissing here, and why:\n"
         yield from (f"- {peer}: {reason}" for peer, reason in results.missing.items())
@@ -119,27 +123,45 @@ def lines(results: Results, size: str) -> Iterator[str]:
         yield from _settings(results)
 
 
-def _table(
-    scenario: str, told: Mapping[str, str], found: Sequence[Case], size: str
-) -> Iterator[str]:
-    yield f"\n### {told['title']}{_suffix(size)}\n"
-    if told.get("text"):
-        yield f"{told['text']}\n"
-    if any(case.figure for case in found):
-        picture = plots.name(size, scenario)
-        yield f"![Seconds of each, {told['title']}](images/{picture})\n"
-    yield "| into | who | mode | median s | records/s | noise | rounds | ours / theirs |"
-    yield "|---|---|---|---:|---:|---:|---:|---:|"
-    yield from (_row(case, ours_for(case, found)) for case in found)
-    faults = [case for case in found if case.fault]
-    if faults:
+def _table(results: Results, size: str) -> Iterator[str]:
+    """Return one row for each scenario, store and mode, with a column for each program."""
+    programs, rows, notes = [OURS], [], []
+    for scenario, told in results.scenarios.items():
+        if size == "quick" and scenario not in SIZED:
+            continue
+        found = cases(results, scenario)
+        notes += [
+            f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in found if case.fault
+        ]
+        limits = [case for case in found if _is_limit(case) and case.figure]
+        notes += [f"- {case.peer}: {_cell(case, None)} ({told['title']})" for case in limits]
+        compared = [case for case in found if not _is_limit(case)]
+        programs = list(dict.fromkeys([*programs, *(case.program for case in compared)]))
+        drawn = any(case.figure for case in found)
+        title = (
+            f"[{told['title']}](images/{plots.name(size, scenario)})" if drawn else told["title"]
+        )
+        for family, mode in dict.fromkeys((case.family, case.mode) for case in compared):
+            row = [case for case in compared if (case.family, case.mode) == (family, mode)]
+            cells = {case.program: _cell(case, ours_for(case, found)) for case in row}
+            rows.append((title, row[0].store, mode, cells))
+            title = ""
+    yield f"|| into | mode | {' | '.join(programs)} |"
+    yield f"|---|---|---|{'---:|' * len(programs)}"
+    for title, store, mode, cells in rows:
+        yield row_of(title, store, mode, *(cells.get(program, "") for program in programs))
+    if notes:
         yield ""
-    yield from (f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in faults)
+    yield from notes
 
 
-def _suffix(size: str) -> str:
-    """No two headings of a page are the same."""
-    return " (quick)" if size == "quick" else ""
+def row_of(*cells: str) -> str:
+    """Return a row of a table in Markdown."""
+    return "|" + "".join(f" {cell} |" if cell else "|" for cell in cells)
+
+
+def _is_limit(case: Case) -> bool:
+    return case.peer.startswith("limit")
 
 
 def ratios(results: Results) -> Iterator[str]:
@@ -155,18 +177,14 @@ def ratios(results: Results) -> Iterator[str]:
                 yield f"{ratio:6.2f}  {pair} / {other} ({case.mode}; {told['title']})"
 
 
-def _row(case: Case, ours: Case | None) -> str:
-    who = f"**{case.peer}**" if case.is_ours else case.peer
+def _cell(case: Case, ours: Case | None) -> str:
+    """Seconds; in brackets our time as a share of them; the noise behind ±."""
     figure = case.figure
     if figure is None:
-        return f"| {case.store} | {who} | {case.mode} | – | – | – | 0 | – |"
-    rate = f"{case.records / figure.median:,.0f}" if case.records else "–"
-    noise = f"{figure.spread:.0%}" if figure.rounds > 1 else "–"
-    ratio = f"{ours.figure.ratio(figure):.2f}" if ours and ours.figure else "–"
-    return (
-        f"| {case.store} | {who} | {case.mode} | {digits(figure.median)} | {rate} | "
-        f"{noise} | {figure.rounds} | {ratio} |"
-    )
+        return "–"
+    ratio = f" ({ours.figure.ratio(figure):.2f})" if ours and ours.figure else ""
+    noise = f" ±{figure.spread:.0%}" if figure.rounds > 1 else ""
+    return f"{digits(figure.median)}{ratio}{noise}"
 
 
 def digits(seconds: float) -> str:
@@ -182,8 +200,9 @@ def plain(fault: str) -> str:
 
 def _settings(results: Results) -> Iterator[str]:
     yield "\n### Peers\n"
-    yield "| who | versions | promises | settings |"
-    yield "|---|---|---|---|"
+    yield "| who | guarantee | settings |"
+    yield "|---|---|---|"
     programs = {told["program"]: told for told in results.peers.values()}
     for program, told in programs.items():
-        yield f"| {program} | {told['versions'] or '–'} | {told['promise']} | {told['settings']} |"
+        who = f"{program} ({told['versions']})" if told["versions"] else program
+        yield row_of(who, told["promise"], told["settings"])

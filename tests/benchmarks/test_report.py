@@ -28,9 +28,17 @@ def results(*runs: list[Measurement]) -> Results:
     )
 
 
-def row(found: Results, peer: str) -> list[str]:
-    [line] = [line for line in lines(found, "full") if f"| {peer} |" in line.replace("*", "")]
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def table(found: Results) -> list[list[str]]:
+    """The figures' table, its heading first."""
+    rows = [line for line in lines(found, "full") if line.startswith("|") and "---" not in line]
+    cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in rows]
+    return [each for each in cells if len(each) == len(cells[0])]
+
+
+def cell(found: Results, program: str, store: str, mode: str = "cold") -> str:
+    heading, *rows = table(found)
+    [figures] = [each for each in rows if each[1:3] == [store, mode]]
+    return figures[heading.index(program)]
 
 
 def test_the_median_of_the_rounds_and_their_spread() -> None:
@@ -48,8 +56,10 @@ def test_a_peer_is_compared_with_ours_of_the_same_store_and_mode() -> None:
         run("Flink → Parquet", "Parquet", 4.0),
         run("loader → PostgreSQL", "PostgreSQL", 3.5),
     )
-    assert row(found, "Flink → Parquet")[-1] == "0.50"
-    assert row(found, "loader → PostgreSQL")[-1] == "2.00"
+    assert cell(found, "Flink", "Delta") == "4.00 (0.50)"
+    assert cell(found, "loader", "PostgreSQL") == "3.50 (2.00)"
+    assert cell(found, "Flink", "Delta", "warm") == ""
+    assert table(found)[0] == ["", "into", "mode", "eo-pipeline", "Flink", "loader"]
 
 
 def test_the_ratios_that_are_printed_are_those_of_the_page() -> None:
@@ -57,21 +67,22 @@ def test_the_ratios_that_are_printed_are_those_of_the_page() -> None:
         run("eo-pipeline → Delta", "Delta", 2.0, 3.0, 4.0), run("Flink → Parquet", "Parquet", 4.0)
     )
     [line] = ratios(found)
-    assert line.split()[0] == row(found, "Flink → Parquet")[-1] == "0.75"
+    assert line.split()[0] == "0.75"
+    assert cell(found, "Flink", "Delta") == "4.00 (0.75)"
 
 
 def test_a_round_that_failed_counts_for_nothing_and_is_told() -> None:
     found = results(
         run("eo-pipeline → Delta", "Delta", 2.0), run("Flink → Parquet", "Parquet", 4.0, None, 6.0)
     )
-    assert row(found, "Flink → Parquet")[3:7] == ["5.00", "200", "40%", "2"]
+    assert cell(found, "Flink", "Delta") == "5.00 (0.40) ±40%"
     assert "- Flink → Parquet (cold): not exact" in list(lines(found, "full"))
 
 
 def test_a_peer_without_any_figure_is_on_the_page_with_the_reason() -> None:
     found = results(run("Flink → Parquet", "Parquet", None))
     found.missing["dlt → PostgreSQL"] = "no such package"
-    assert row(found, "Flink → Parquet")[3:] == ["–", "–", "–", "0", "–"]
+    assert cell(found, "Flink", "Parquet") == "–"
     assert "- dlt → PostgreSQL: no such package" in list(lines(found, "full"))
 
 

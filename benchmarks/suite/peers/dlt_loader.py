@@ -24,14 +24,12 @@ class Dlt(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "dlt"
     PROMISE: ClassVar[str] = (
-        "At least once with `append`: a run killed between the database's commit and dlt's own "
-        "note of it loads its package again; exactly once with `merge` by a key, which costs more. "
-        "Needs no cluster and no JVM; its positions are in its state, beside the tables."
+        "`append`: at least once (killed between commit and its own note, it loads the package "
+        "again). `merge` by key: exactly once, and slower."
     )
     SETTINGS: ClassVar[str] = (
-        "A resource of ours with confluent-kafka that yields Arrow tables of up to 50,000 parsed "
-        "records (pyarrow's JSON reader); `loader_file_format=csv`, which PostgreSQL's destination "
-        "loads by COPY; `append`; no telemetry."
+        "confluent-kafka and pyarrow's JSON reader, Arrow tables of up to 50,000 records; "
+        "`loader_file_format=csv` (COPY); `append`."
     )
 
     def install(self) -> None:

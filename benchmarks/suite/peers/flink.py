@@ -49,17 +49,13 @@ class Flink(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "Flink"
     PROMISE: ClassVar[str] = (
-        "Into Parquet and Kafka exactly once; into a database at least once, or the same by key. "
-        "It is made for jobs that never end: its offsets live in the job's own checkpoints, and a "
-        "bounded job that is started again reads the topic from the beginning. So it is in no "
-        "table of small runs."
+        "Parquet, Kafka: exactly once. Databases: at least once, or by key. A bounded job "
+        "starts again at the topic's beginning, so it has no small runs."
     )
     SETTINGS: ClassVar[str] = (
-        "SQL on a MiniCluster in one process, as many slots as cores, 2 GB, parallel collector as "
-        "ours, object reuse, a checkpoint a second (the last one makes the output visible, so a "
-        "longer interval costs a bounded job more); JDBC: 10,000 rows a flush, "
-        "`reWriteBatchedInserts=true`; Kafka: `exactly-once`. Warm: the next job on the same "
-        "cluster."
+        "SQL on a MiniCluster, a slot per core, 2 GB, parallel collector, object reuse, a "
+        "checkpoint per second; JDBC: 10,000 rows per flush, `reWriteBatchedInserts=true`; "
+        "Kafka: `exactly-once`. Warm: next job on the same cluster."
     )
 
     def install(self) -> None:

@@ -18,13 +18,12 @@ class HandWritten(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "hand-written loader"
     PROMISE: ClassVar[str] = (
-        "Exactly once: its offsets are in the transaction of its rows. Nothing else: no schema "
-        "check, no bad records, one table."
+        "Exactly once: offsets are in the transaction of the rows. No schema check, no bad "
+        "records, one table."
     )
     SETTINGS: ClassVar[str] = (
-        "Python with confluent-kafka and psycopg: `consume()` of 10,000 records, `json.loads`, "
-        "COPY in text format, a transaction of up to 500,000 records, `fetch.wait.max.ms=10`, "
-        "large fetches. One process, one core and librdkafka's threads."
+        "Python, one process: `consume()` of 10,000 records, `json.loads`, COPY, transactions "
+        "of up to 500,000 records, `fetch.wait.max.ms=10`."
     )
 
     def command(self) -> Sequence[str]:

@@ -27,8 +27,8 @@ class ReadAlone(Peer):
     """Kafka's own consumer, whose records go nowhere."""
 
     PROGRAM: ClassVar[str] = "limit: kafka-consumer-perf-test"
-    PROMISE: ClassVar[str] = "Nothing: it reads a topic and forgets it."
-    SETTINGS: ClassVar[str] = "Kafka's own tool, one consumer, its defaults; a whole process."
+    PROMISE: ClassVar[str] = "None: reads a topic and discards it."
+    SETTINGS: ClassVar[str] = "One consumer, defaults; a whole process."
 
     def __init__(self, room: Room) -> None:
         super().__init__(room, Store.NOWHERE)
@@ -67,7 +67,7 @@ class CopyAlone(Peer):
     """Rows that are ready as CSV, into PostgreSQL and committed."""
 
     PROGRAM: ClassVar[str] = "limit: COPY"
-    PROMISE: ClassVar[str] = "Nothing: its rows come from a file."
+    PROMISE: ClassVar[str] = "None: rows come from a file."
     SETTINGS: ClassVar[str] = "One connection, CSV, one transaction; psycopg."
 
     def __init__(self, room: Room) -> None:

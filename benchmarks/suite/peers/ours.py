@@ -22,15 +22,12 @@ class Ours(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "eo-pipeline"
     PROMISE: ClassVar[str] = (
-        "Exactly once into every store: rows and offsets in one transaction of the store. "
-        "Runs end; going back to any checkpoint and an audit come with it."
+        "Exactly once into every store; goes back to any checkpoint and audits."
     )
     SETTINGS: ClassVar[str] = (
-        "Its defaults, with the lineage columns (topic, partition, offset, checkpoint) that it "
-        "adds to each row. Cold: `eo run` with Spark in the same process, after `make setup` (the "
-        "connector's jars, an archive of Spark's classes). Server: `eo run` against "
-        "a warm Spark Connect server. Warm: `Pipeline.run()` in a process that stays, against the "
-        "same server."
+        "Defaults, lineage columns included. Cold: `eo run` after `make setup`. Server: `eo "
+        "run` on a warm Spark Connect server. Warm: `Pipeline.run()` in a process that stays, "
+        "on that server."
     )
 
     @property

@@ -26,16 +26,13 @@ class StructuredStreaming(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "Structured Streaming"
     PROMISE: ClassVar[str] = (
-        "Into Delta exactly once. Into a database through `foreachBatch`, and into Kafka, at least "
-        "once: a batch that is tried again is written again, unless the user keeps its number in "
-        "the store. `Trigger.AvailableNow` ends, so it needs no cluster that never sleeps either. "
-        "Its offsets live in a checkpoint folder beside the store."
+        "Delta: exactly once. `foreachBatch` and Kafka: at least once. `Trigger.AvailableNow` "
+        "ends by itself; offsets are in a checkpoint folder outside the store."
     )
     SETTINGS: ClassVar[str] = (
-        "The Spark that eo-pipeline uses too; `local[*]`, 2 GB, parallel collector as ours; "
-        "`kafka.fetch.max.wait.ms=10` (not its default: it saves half a second at a log's end); "
-        "Delta: `snapshotPartitions=1`; JDBC: `batchsize=10000`, `reWriteBatchedInserts=true`; "
-        "one micro-batch for all that is available."
+        "Same Spark, `local[*]`, 2 GB, parallel collector, one micro-batch; "
+        "`kafka.fetch.max.wait.ms=10`, `snapshotPartitions=1`, `batchsize=10000`, "
+        "`reWriteBatchedInserts=true`."
     )
 
     def install(self) -> None:
