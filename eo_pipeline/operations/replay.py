@@ -14,7 +14,6 @@ from eo_pipeline.ledger.entry import (
     CHECKPOINT_COLUMN,
     READ_AS,
     REDRIVE,
-    Counts,
     LedgerEntry,
     Operation,
 )
@@ -206,7 +205,7 @@ def replay_entry(
         ranges=checkpoint.entry.ranges,
         topic_ids={**checkpoint.entry.topic_ids, **head.topic_ids},
         target=checkpoint.version,
-        counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
+        counts=head.counts.totals(checkpoint.counts),
         details=details,
     )
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from eo_pipeline.errors import NothingToDoError
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.operations.plan import (
     OpenContext,
@@ -74,7 +74,7 @@ class RewindPlan(RereadingPlan):
                 child.identity, past_topics=stood_on.past_topics, marks=stood_on.marks
             ),
             target=self.target.version,
-            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
+            counts=self.head.counts.totals(*(c.counts for c in self.checkpoints)),
             details={
                 **remarks,
                 "rows_removed": self.rows,
