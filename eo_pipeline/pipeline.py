@@ -561,8 +561,11 @@ class Pipeline(Changes, Settings):
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
         from eo_pipeline.audit import Audit
+        from eo_pipeline.audit.tables import audit_tables
 
         with phase(f"{self.name}: audit"), self._open_context(spark=spark) as context:
+            if self.tables:
+                return audit_tables(context, self._scratch, on_progress or _no_listener, last)
             return Audit(context, self._scratch, on_progress or _no_listener).run(last)
 
     def preview_replay(

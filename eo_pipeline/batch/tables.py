@@ -6,7 +6,7 @@ record may be taken by several tables; one that no table takes is the ``rest``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -123,14 +123,28 @@ class TablesStager:
         Raises:
             BadRecordError: see :meth:`stage`.
         """
-        raw = read_ranges(
-            spark,
-            self.source,
-            entry.ranges,
-            pipeline=entry.pipeline,
-            topic_ids=entry.topic_ids,
-            partition_count=len(entry.offsets),
-        )
+        totals, first = self.count(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        if totals.rest and self.rest == "fail":
+            topic, partition, offset = first
+            raise BadRecordError(
+                f"Pipeline {entry.pipeline!r}: no table takes {totals.rest:,} records, the first "
+                f"one {topic}[{partition}] offset {offset}. Nothing was committed. Let a table "
+                "take them (its topics and where), or leave them out: rest: ignore.",
+                count=totals.rest,
+            )
+        return totals
+
+    def count(
+        self,
+        spark: SparkSession,
+        pipeline: str,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+    ) -> tuple[ReadTotals, tuple[str, int, int]]:
+        """Count the records of ``ranges``; return also the coordinates of the first record that no
+        table takes, if there is one.
+        """
+        raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
         sizes = {"_eo_bytes": F.length("value"), "_eo_key_bytes": F.length("key")}
         records = raw.withColumns(sizes | condition_columns())
         is_taken = reduce(or_, (self._takes(stager) for stager in self.tables.values()))
@@ -145,15 +159,8 @@ class TablesStager:
         )
         row = interruptible(spark, totals.first)
         assert row is not None, "an aggregation without groups has one row"
-        if row["rest"] and self.rest == "fail":
-            topic, partition, offset = row["first"]
-            raise BadRecordError(
-                f"Pipeline {entry.pipeline!r}: no table takes {row['rest']:,} records, the first "
-                f"one {topic}[{partition}] offset {offset}. Nothing was committed. Let a table "
-                "take them (its topics and where), or leave them out: rest: ignore.",
-                count=row["rest"],
-            )
-        return ReadTotals(row["records"], row["bytes"], row["key_bytes"], row["rest"])
+        counted = ReadTotals(row["records"], row["bytes"], row["key_bytes"], row["rest"])
+        return counted, row["first"] or ("", 0, 0)
 
     def _takes(self, stager: Stager) -> Column:
         """Return the condition on which a table takes a record."""

@@ -311,11 +311,18 @@ class LedgerEntry:
         only; a table that no entry filled yet has neither.
         """
         identity = self.identity.tables.get(name, Identity())
-        return replace(
+        of_table = replace(
             self,
             counts=self.counts.tables.get(name, Counts()),
-            identity=replace(identity, parent=self.identity.parent, floor=self.identity.floor),
+            identity=replace(
+                identity,
+                parent=self.identity.parent,
+                floor=self.identity.floor,
+                marks=self.identity.marks,
+            ),
         )
+        object.__setattr__(of_table, "stored", self.stored)
+        return of_table
 
     @property
     def floor(self) -> int:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from eo_pipeline.batch.entry_cache import EntryCache
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -42,7 +42,7 @@ from eo_pipeline.runs.report import CheckpointReport, Recorder, Timing
 from eo_pipeline.runs.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
-from eo_pipeline.sinks.tables import TablesSink
+from eo_pipeline.sinks.tables import TablesSink, TableView
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.spark.startup import Workload, work
 from eo_pipeline.staging.rows import StagedOutput
@@ -171,6 +171,8 @@ class RunContext:
     #: no table takes
     tables: Mapping[str, TableInput] = field(default_factory=dict)
     rest: Rest = "fail"
+    #: of one of several tables; see :meth:`of_table`
+    where: str | None = None
 
     @property
     def is_transformed(self) -> bool:
@@ -188,7 +190,7 @@ class RunContext:
         from eo_pipeline.batch.stage import Stager
 
         if not self.tables:
-            return Stager(self.source, self.sink, self.transform, self.lineage)
+            return Stager(self.source, self.sink, self.transform, self.lineage, where=self.where)
         from eo_pipeline.batch.tables import TablesStager
 
         assert isinstance(self.sink, TablesSink)
@@ -253,6 +255,20 @@ class RunContext:
             for name, stager in self.stager.tables.items()
         }
         return replace(self.stager, tables=stagers)
+
+    def of_table(self, name: str) -> RunContext:
+        """Return the context of one of several tables, as if it were the only one; to read."""
+        assert isinstance(self.sink, TablesSink)
+        table = self.tables[name]
+        return replace(
+            self,
+            session=cast("SinkSession", TableView(self.session, name, table.source.topics)),
+            sink=self.sink.members[name],
+            source=table.source,
+            transform=table.transform,
+            where=table.where,
+            tables={},
+        )
 
     def stager_of_one_table(self, measured: Counts | None = None) -> Stager:
         """See :meth:`current_stager`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -187,3 +187,42 @@ class TablesSession(SinkSession, Generic[S]):
     def check_going_back(self, entry: LedgerEntry) -> None:
         for member in self.members.values():
             member.check_going_back(entry)
+
+
+class TableView:
+    """The session of one of several tables; entries are those of the table alone, with the ranges
+    of its ``topics`` (all if there are none). To look at, not to publish.
+
+    Attributes that are not defined here are those of the table's session.
+    """
+
+    def __init__(self, session: SinkSession, name: str, topics: Collection[str]) -> None:
+        self._session = session
+        self._name = name
+        self._topics = topics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session.members[self._name], name)
+
+    def head(self) -> LedgerEntry | None:
+        return self._of_table(self._session.head())
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        return self._of_table(self._session.entry(version))
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        for entry in self._session.history(since):
+            if of_table := self._of_table(entry):
+                yield of_table
+
+    def _of_table(self, entry: LedgerEntry | None) -> LedgerEntry | None:
+        if entry is None:
+            return None
+        topics = self._topics or {tp.topic for tp in entry.offsets}
+        narrowed = replace(
+            entry.of_table(self._name),
+            ranges=tuple(r for r in entry.ranges if not self._topics or r.topic in topics),
+            offsets={tp: offset for tp, offset in entry.offsets.items() if tp.topic in topics},
+        )
+        object.__setattr__(narrowed, "stored", entry.stored)
+        return narrowed

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from eo_pipeline.audit import FindingKind
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -198,6 +199,36 @@ def test_a_row_that_one_table_refuses_stops_all_or_is_a_dead_letter_of_that_tabl
     shop.table.execute("alter table sales.order_lines drop constraint order_lines_amount_check")
     lenient.plan_redrive().apply()
     shop.holds_once(40)
+
+
+def test_an_audit_compares_each_table_and_the_rest(shop: Shop) -> None:
+    shop.write(30)
+    shop.pipeline().run()
+    report = shop.pipeline().audit()
+    assert report.passed, str(report)
+    assert {*report.tables} == {"orders", "order_lines", "customers"}
+    assert report.totals["rows_found"] == 93
+    shop.table.execute("delete from sales.order_lines where order_id = 7 and item = 'item 1'")
+    shop.table.execute("update sales.orders set customer = 5 where id = 3")
+    failed = shop.pipeline().audit()
+    named = {(finding.kind, finding.text.partition(":")[0]) for finding in failed.findings}
+    assert {(FindingKind.MISSING, "order_lines"), (FindingKind.CHANGED, "orders")} <= named
+    assert [repair.command for repair in failed.repairs] == ["eo replay 1 1"]
+    shop.pipeline().replay(1)
+    assert shop.pipeline().audit().passed
+
+
+def test_an_audit_counts_the_records_that_no_table_takes(shop: Shop) -> None:
+    shop.write(20)
+    pipeline = shop.pipeline(tables=some_only(shop), rest="ignore")
+    pipeline.run()
+    report = pipeline.audit()
+    assert report.passed, str(report)
+    assert "18 records are those that no table takes" in report.proves
+    entry = "update sales.eo_ledger set counts = jsonb_set(counts, '{rest}', '17') where version=1"
+    shop.table.execute(entry)
+    texts = [finding.text for finding in pipeline.audit().findings]
+    assert "no table takes 18 records, the ledger says 17" in texts
 
 
 def test_one_table_is_upserted_beside_others(shop: Shop) -> None:
