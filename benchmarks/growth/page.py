@@ -44,11 +44,14 @@ def _picture(curve: Curve) -> str:
 
 def _lines(curves: list[Curve]) -> Iterator[str]:
     yield from _machines(curves)
+    texts: set[str] = set()
     for curve in curves:
         shape = shape_of(curve.key)
+        text = "" if shape.text in texts else f"{shape.text} "  # stores share one
+        texts.add(shape.text)
         yield f"\n### {title_of(curve.key)}\n"
         processor = curve.machine.get("processor", "unknown processor")
-        yield f"{shape.text} {curve.when}, commit {curve.commit}, {processor}.\n"
+        yield f"{text}{curve.when}, commit {curve.commit}, {processor}.\n"
         yield f"![{title_of(curve.key)}](images/{_picture(curve)})\n"
         yield f"| {shape.over} | {' | '.join(curve.lines)} |"
         yield f"|---:|{'---:|' * len(curve.lines)}"

@@ -12,7 +12,7 @@ from benchmarks.suite.figures import Figure
 from benchmarks.suite.results import Results
 
 OURS = "eo-pipeline"
-SIZES = ("full", "quick")
+SIZES = ("full",)
 #: Whom each of ours is compared with: Delta is Parquet with a log.
 _FAMILY = {"Delta": "lake", "Parquet": "lake"}
 
