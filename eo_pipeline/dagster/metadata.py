@@ -79,8 +79,8 @@ def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
         "records": counts.records,
         "rows": counts.rows,
         **({"dead_letters": counts.dead_letters} if counts.dead_letters else {}),
-        "bytes": _text(counts.bytes),
-        **({"unknown": _text(counts.unknown)} if counts.unknown else {}),
+        "bytes": count_text(counts.bytes),
+        **({"unknown": count_text(counts.unknown)} if counts.unknown else {}),
     }
 
 
@@ -105,9 +105,9 @@ def run_link(run_id: str) -> dg.MetadataValue:
 def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """Return the metadata of the offset asset: the ranges read and the next offsets."""
     return {
-        "tombstones": _text(entry.counts.tombstones),
+        "tombstones": count_text(entry.counts.tombstones),
         **({"unknown_fields": ", ".join(names)} if (names := entry.counts.unknown_fields) else {}),
-        "kafka_partitions": _text(len(entry.offsets)),
+        "kafka_partitions": count_text(len(entry.offsets)),
         **ranges_metadata(entry),
         **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),
     }
@@ -133,7 +133,7 @@ def report_metadata(report: CheckpointReport) -> dict[str, Any]:
     before, spent = report.lag_before, report.seconds
     numbers = {
         "lag": report.lag_after,
-        "lag_before": None if before is None else _text(before),
+        "lag_before": None if before is None else count_text(before),
         "records_per_second": round(speed) if speed is not None else None,
         # the two long phases: reading from Kafka and writing to the table
         **{f"seconds_{name}": round(spent[name], 4) for name in _PLOTTED if name in spent},
@@ -150,7 +150,8 @@ def report_metadata(report: CheckpointReport) -> dict[str, Any]:
 _PLOTTED = ("stage", "commit")
 
 
-def _text(number: int) -> dg.MetadataValue:
+def count_text(number: int) -> dg.MetadataValue:
+    """Return a number as text, which Dagster does not plot."""
     return dg.MetadataValue.text(f"{number:,}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -187,6 +187,11 @@ def failing(
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
         for note in notes(interruption):
             context.log.warning(note)
+        if OPERATION_TAG not in context.run.tags and declared.automation.lag_threshold:
+            context.log.warning(
+                f"While the sensor {declared.lag_sensor} is on, it starts the next run when "
+                "records wait. To keep the pipeline stopped, switch the sensor off (Automation)."
+            )
         raise
 
 
@@ -279,6 +284,14 @@ class HoldingEventReporter(EventReporter):
     """
 
     _held: dict[dg.AssetKey, mirror.EntryEvent] = field(default_factory=dict)
+    _entries: list[LedgerEntry] = field(default_factory=list)
+    _live_before: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
+        if not self._entries:
+            self._live_before = mirror.live_rows(self.declared, self.context.instance)
+        self._entries.append(entry)
+        super()._report(entry, events)
 
     def _log(self, event: mirror.EntryEvent) -> None:
         earlier = self._held.pop(event.key, None)
@@ -293,6 +306,9 @@ class HoldingEventReporter(EventReporter):
         for event in self._held.values():
             if event.key in selected and not event.observed:
                 yield event.result()
+            elif event.key == self.declared.checkpoints:
+                shown = mirror.with_live_rows(event, self._live_before, self._entries)
+                self.context.log_event(shown.event())
             else:
                 self.context.log_event(event.event())
 

@@ -186,7 +186,7 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     # the newest once more, with the table to choose from
     each_once = [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
     assert replayed(instance, declared) == [*each_once, ("4", 4)]
-    assert "standing" in events(instance, declared.checkpoints)[-1].metadata
+    assert "live_versions" in events(instance, declared.checkpoints)[-1].metadata
 
     declared.pipeline.rewind(2)
     cursor = apply(instance, reconcile(declared, instance, cursor))
@@ -211,7 +211,7 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     shown = events(instance, declared.checkpoints)[-1]
     assert shown.partition == "4", "the newest that can be picked"
     assert "ranges" in shown.metadata, "and all that was said of it"
-    table = shown.metadata["standing"]
+    table = shown.metadata["live_versions"]
     assert isinstance(table, dg.TableMetadataValue)
     chosen_by = ("version", "operation", "of", "rows", "reason")
     assert [tuple(row.data[k] for k in chosen_by) for row in table.records] == [
@@ -226,7 +226,7 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     assert result_of(reconcile(declared, instance, cursor)).asset_events == []
     assert launch(declared, instance, "rewind", to={"version": 3}, reason="too far").success
     apply(instance, reconcile(declared, instance, cursor))
-    table = events(instance, declared.checkpoints)[-1].metadata["standing"]
+    table = events(instance, declared.checkpoints)[-1].metadata["live_versions"]
     assert isinstance(table, dg.TableMetadataValue)
     top = table.records[0].data
     assert [top[k] for k in ("version", "operation", "of", "reason")] == [6, "rewind", 3, "too far"]

@@ -199,6 +199,10 @@ def test_the_job_that_audits_evaluates_the_check_and_hands_over_what_repairs_the
     assert record.status is AssetCheckExecutionRecordStatus.SUCCEEDED
     assert record.evaluation
     assert value(record.evaluation.metadata, "missing_rows") == 0
+    assert record.evaluation.description == (
+        "checkpoints 1 to 3: each of 250 records is a row or a dead letter (250 rows, 0 dead "
+        "letters)"
+    )
     filled.table.execute("delete from events where _eo_checkpoint in (1, 3) and _eo_partition = 1")
     filled.table.execute(
         "insert into events select * from events where _eo_checkpoint = 2 and _eo_partition = 3"
