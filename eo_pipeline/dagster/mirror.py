@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from itertools import takewhile
 from typing import Any
 
@@ -334,7 +335,7 @@ def _row(entry: LedgerEntry) -> dict[str, Any]:
     counts, when = entry.counts, entry.committed_at
     return {
         "version": entry.version,
-        "committed_at": f"{when:%Y-%m-%d %H:%M:%S %Z}" if when else None,
+        "committed_at": f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if when else None,
         "operation": entry.operation.value,
         "of": entry.target,
         "records": counts.records,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self
@@ -290,7 +291,8 @@ class HoldingEventReporter(EventReporter):
     def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
         if not self._entries:
             self._live_before = mirror.live_rows(self.declared, self.context.instance)
-        self._entries.append(entry)
+        now = datetime.now(UTC)  # the store's time is not known before the entry is read again
+        self._entries.append(dataclasses.replace(entry, committed_at=entry.committed_at or now))
         super()._report(entry, events)
 
     def _log(self, event: mirror.EntryEvent) -> None:
@@ -352,8 +354,10 @@ def summary_line(report: CheckpointReport) -> str:
     replayed = f"replay of {entry.target}, " if entry.target is not None else ""
     recovered = ", staged by a run that died" if report.recovered else ""
     dead = f", {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
+    holes = entry.offsets_without_record
+    empty = f"; {holes:,} offsets without a record" if holes else ""
     lag = f"; lag {report.lag_after:,}" if report.lag_after is not None else ""
     return (
         f"version {entry.version}: {replayed}{counts.records:,} records, {counts.rows:,} rows"
-        f"{dead} in {sum(report.seconds.values()):.1f} s{recovered}{lag}"
+        f"{dead} in {sum(report.seconds.values()):.1f} s{recovered}{empty}{lag}"
     )

@@ -167,7 +167,7 @@ def test_materialize_fills_the_table_and_the_pages_tell_what_is_there(shop: Shop
     shop.browser.sees(re.compile("^bigint$"))  # as PostgreSQL calls it
     shop.browser.open("/assets/orders_offsets")
     shop.browser.page.get_by_text("Plots", exact=True).first.click()
-    plots = ["lag", "records", "records_per_second", "rows", "seconds_commit", "seconds_stage"]
+    plots = ["lag_before", "records", "records_per_second", "rows", "seconds"]
     for name in plots:
         shop.browser.sees(re.compile(f"^{name}$"))
     assert shop.browser.page.locator("canvas").count() == len(plots)

@@ -20,7 +20,7 @@ from eo_pipeline.dagster.mirror import (
     with_live_rows,
 )
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
-from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.testing import child_of, first_entry
@@ -95,6 +95,19 @@ def test_partitions_are_the_versions_of_the_newest_checkpoints_that_stand(
     assert added == dg.AddDynamicPartitionsRequest(declared.partitions, ["2", "3"])
 
 
+def test_the_numbers_of_a_checkpoint_add_up(declared: DagsterPipeline) -> None:
+    entry = replace(
+        child_of(first_entry("p")),
+        ranges=(OffsetRange("t", 0, 0, 700), OffsetRange("t", 1, 0, 54)),
+        counts=Counts(records=650, rows=650, costs=Costs(lag=20)),
+    )
+    for event in of_entry(declared, entry):
+        shown = dg.AssetMaterialization("x", metadata=event.metadata).metadata
+        assert [shown[k].value for k in ("records", "offsets_without_record")] == [650, "104"]
+        # what waited when it was planned is a plot; what waits after it is 0 by its nature
+        assert [shown[k].value for k in ("lag_before", "lag_after")] == [774, "20"]
+
+
 def test_no_event_that_was_reported_without_a_step_is_unsynced() -> None:
     source = {"bootstrap_servers": "h:1", "topics": ["t"], "value_schema": "id BIGINT"}
     config = {"name": "p", "source": source, "sink": {"type": "console"}}
@@ -111,7 +124,9 @@ def test_no_event_that_was_reported_without_a_step_is_unsynced() -> None:
             instance, definitions.resolve_asset_graph(), LoadingContextForTest(instance)
         )
         partitions = instance.get_dynamic_partitions(declared.partitions)
-        wanted = [(declared.checkpoints, each) for each in partitions]
+        wanted: list[tuple[dg.AssetKey, str | None]] = [
+            (declared.checkpoints, p) for p in partitions
+        ]
         wanted += [(declared.table, None), (declared.offsets, None)]
         shown = {(key, p): status.get_status(key, p) for key, p in wanted}
     assert len(partitions) == 2
