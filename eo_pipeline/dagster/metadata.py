@@ -289,7 +289,7 @@ def in_dagster(declared: DagsterPipeline, text: str) -> str:
 def _config(command: str, arguments: list[str]) -> dict[str, Any]:
     versions = [int(argument) for argument in arguments if argument.isdigit()]
     if command == "rewind":
-        return {"to": {"version": versions[0]}} if versions else {}
+        return {"to": {"version": versions[0]}, "dry_run": False} if versions else {}
     if command == "replay":
         return dict(zip(("first", "last"), versions, strict=False))
     return {}

@@ -224,7 +224,9 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     assert all("Z" in str(row.data["committed_at"]) for row in table.records)
     # nothing new, nothing told
     assert result_of(reconcile(declared, instance, cursor)).asset_events == []
-    assert launch(declared, instance, "rewind", to={"version": 3}, reason="too far").success
+    assert launch(
+        declared, instance, "rewind", to={"version": 3}, reason="too far", dry_run=False
+    ).success
     apply(instance, reconcile(declared, instance, cursor))
     table = events(instance, declared.checkpoints)[-1].metadata["live_versions"]
     assert isinstance(table, dg.TableMetadataValue)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import eo_pipeline
+from eo_pipeline.dagster.launchpad import RewindRequest, launchpad
 from eo_pipeline.dagster.metadata import in_dagster
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.runs import failure_metadata
@@ -15,7 +16,7 @@ from eo_pipeline.errors import DataLossError, Loss
 from eo_pipeline.pipeline import Pipeline
 
 #: What nobody can do in Dagster yet.
-ONLY_IN_A_SHELL = {"adopt", "dead-letters", "set-aside"}
+ONLY_IN_A_SHELL = {"adopt", "as-of", "dead-letters", "set-aside"}
 
 
 def test_a_failure_that_knows_what_is_lost_says_it_partition_by_partition() -> None:
@@ -76,3 +77,14 @@ def test_every_command_that_an_error_names_has_its_place_in_dagster(
     assert {"accept-loss", "checkpoints", "replay"} <= named
     kept = {command for command in named if "`eo " in in_dagster(declared, f"`eo {command}`")}
     assert kept <= ONLY_IN_A_SHELL
+
+
+def test_the_launchpad_of_a_rewind_opens_with_a_dry_run() -> None:
+    schema = launchpad(RewindRequest, ["op"]).config_schema
+    fields = schema.as_field().config_type.fields  # type: ignore[attr-defined]
+    opened = {
+        name: f.default_value
+        for name, f in fields.items()
+        if f.default_provided and f.default_value is not None
+    }
+    assert opened == {"to": {"version": -1}, "dry_run": True, "reason": ""}
