@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -180,11 +181,13 @@ def failing(
         with sent_again(), into_run_log(context), started_by(starter):
             yield
     except EoPipelineError as error:
+        # Spark's plan and the Java stacks of the causes fill the screen
+        context.log.debug("".join(traceback.format_exception(error)))
         raise dg.Failure(
             description=in_dagster(declared, str(error)),
             metadata=failure_metadata(error),
             allow_retries=False,
-        ) from error
+        ) from None
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
         for note in notes(interruption):
             context.log.warning(note)
@@ -263,6 +266,8 @@ class EventReporter:
     def committed(self, report: CheckpointReport) -> None:
         """Report a commit; the engine calls this after each."""
         self.context.log.info(summary_line(report))
+        if report.entry.counts.dead_letters:
+            self.context.log.warning(dead_letters_line(self.declared, report.entry))
         self._report(report.entry, mirror.of_report(self.declared, report))
 
     def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
@@ -343,6 +348,27 @@ def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[
     entries = declared.pipeline.newest(ENTRIES_LOOKED_AT)
     newest_first = takewhile(lambda entry: entry.id not in reported, reversed(entries))
     return list(newest_first)[::-1]
+
+
+#: Reasons named in the log; further dead letters are counted.
+REASONS_NAMED = 3
+
+
+def dead_letters_line(declared: DagsterPipeline, entry: LedgerEntry) -> str:
+    """Return a line for the run's log: how many dead letters ``entry`` has, the first reasons, and
+    the command that lists all.
+    """
+    rows = declared.pipeline.dead_letter_rows(entry.checkpoint)
+    try:
+        of_entry = (row.error.split("\n")[0] for row in rows if row.checkpoint == entry.checkpoint)
+        reasons = dict.fromkeys(islice(of_entry, REASONS_NAMED))
+    except EoPipelineError:  # this store cannot read them back
+        reasons = {}
+    named = f", for example: {'; '.join(reasons)}" if reasons else ""
+    return (
+        f"version {entry.version}: {entry.counts.dead_letters:,} dead letters{named}. "
+        f"`eo dead-letters show {entry.checkpoint}` lists them."
+    )
 
 
 def summary_line(report: CheckpointReport) -> str:
