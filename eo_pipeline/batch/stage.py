@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -97,7 +99,27 @@ def _calling_the_users_code() -> Iterator[None]:
     except EoPipelineError:
         raise
     except Exception as error:
-        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
+        # Spark puts its whole plan below the first line
+        first, *plan = str(error).splitlines() or [""]
+        if plan:
+            log.debug("the transform raised %s: %s", type(error).__name__, error)
+        raise TransformError(
+            f"the transform raised {type(error).__name__}: {first}{_users_line(error)}"
+        ) from error
+
+
+def _users_line(error: Exception) -> str:
+    """Return the line of the user's file that raised ``error``, as part of a message."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(folder in frame.filename for folder in _LIBRARIES)
+    ]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+#: Folders without files of a user.
+_LIBRARIES = (str(Path(__file__).parents[1]), "site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)

@@ -59,12 +59,13 @@ def entry_line(entry: LedgerEntry) -> str:
     """Return an entry as a line. An entry just committed has no time yet: the sink's clock
     sets it.
     """
-    counts = entry.counts
+    counts, holes = entry.counts, entry.offsets_without_record
     parts = [
         *([instant(entry.committed_at)] if entry.committed_at else []),
         f"version {entry.version}",
         entry.operation.value + _TOWARDS.get(entry.operation, "").format(entry.target),
         *([counted(counts.rows, "row"), counted(counts.records, "record")] if entry.ranges else []),
+        *([f"{counted(holes, 'offset')} without a record"] if holes else []),
         *([counted(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
         *([_unknown(counts)] if counts.unknown else []),
         *([short_ranges(entry.ranges)] if entry.ranges else []),

@@ -325,6 +325,19 @@ class LedgerEntry:
         return of_table
 
     @property
+    def offsets_without_record(self) -> int:
+        """Offsets of the ranges that held no record: markers of transactions, aborted records,
+        compacted ones.
+        """
+        return max(0, sum(r.span for r in self.ranges) - self.counts.records)
+
+    @property
+    def lag_before(self) -> int | None:
+        """Offsets that waited when the entry was planned; None where nobody asked Kafka."""
+        after = self.counts.costs.lag if self.counts.costs else None
+        return None if after is None else after + sum(r.span for r in self.ranges)
+
+    @property
     def floor(self) -> int:
         """The first version that can be gone back to."""
         return self.identity.floor.version if self.identity.floor else START_VERSION
