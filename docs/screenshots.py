@@ -120,7 +120,7 @@ def offsets(ui: Ui) -> None:
     ui.press("Plots")
     ui.see("records_per_second")
     ui.page.locator("canvas").nth(3).wait_for()
-    ui.page.get_by_text("lag", exact=True).first.evaluate("title => title.scrollIntoView()")
+    ui.page.get_by_text("lag_before", exact=True).first.evaluate("title => title.scrollIntoView()")
 
 
 def checkpoints(ui: Ui) -> None:

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
-from eo_pipeline.batch.code_version import code_version
+from eo_pipeline.batch.code_version import code_version, code_version_of_tables
 from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.config.documents import Document, load_transform, one_document
 from eo_pipeline.config.settings import Problem, Settings, as_config_error
@@ -50,7 +50,7 @@ from eo_pipeline.operations.replay import (
 from eo_pipeline.operations.rewind import RewindPlan, plan_rewind
 from eo_pipeline.operations.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import RunContext, recover
+from eo_pipeline.runs.checkpoint import RunContext, TableInput, recover
 from eo_pipeline.runs.interruption import watched
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.runs.report import NOBODY, ObservedRun, Observer, OnCheckpoint, Recorder, RunReport
@@ -64,6 +64,7 @@ from eo_pipeline.staging.failures import Failures
 from eo_pipeline.staging.scratch import sweep_scratch
 from eo_pipeline.storage.config import PlaceField, Storage
 from eo_pipeline.storage.paths import Place, RemotePath
+from eo_pipeline.tables import Table, with_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -305,6 +306,9 @@ class Pipeline(Changes, Settings):
             find the last checkpoint there.
         spark: where Spark runs; used only when there is something to read.
         maintenance: how ``eo maintain`` keeps the files of a lake table.
+        tables: several tables of one store instead of one, filled by one transaction; ``sink`` then
+            has no ``table``, and may name their ``schema``.
+        rest: records that none of ``tables`` takes: ``fail``, or ``ignore``, which counts them.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -321,6 +325,18 @@ class Pipeline(Changes, Settings):
     overlap: bool | None = None
     spark: SparkSettings = SparkSettings()
     maintenance: Maintenance = Maintenance()
+    tables: tuple[Table, ...] = ()
+    rest: Literal["fail", "ignore"] = "fail"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tables(cls, data: Any) -> Any:
+        given = data.get("tables") if isinstance(data, Mapping) else None
+        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+            return data
+        if data.get("transform") is not None:
+            raise ValueError("transform: each of tables has its own")
+        return with_tables(data)
 
     @model_validator(mode="after")
     def _does_not_read_what_it_writes(self) -> Self:
@@ -371,6 +387,14 @@ class Pipeline(Changes, Settings):
     @property
     def code_version(self) -> str | None:
         """Changes when the schema or the transform's module is edited; None if nobody can tell."""
+        if self.tables:
+            return code_version_of_tables(
+                {
+                    table.name: code_version(table.source, table.transform, lineage=self.lineage)
+                    for table in self.tables
+                    if table.source is not None
+                }
+            )
         return code_version(self.source, self.transform, lineage=self.lineage)
 
     def run(
@@ -504,7 +528,16 @@ class Pipeline(Changes, Settings):
                 yield view
 
     def forked(self, name: str, sink: Sink | Mapping[str, Any]) -> Self:
-        """This declaration under another name, into another sink; nothing is written."""
+        """This declaration under another name, into another sink; nothing is written.
+
+        Raises:
+            ConfigError: it fills several tables.
+        """
+        if self.tables:
+            raise ConfigError(
+                f"tables: a fork of {self.name!r}, which fills several tables, is not possible. "
+                "Nothing was changed. Declare a pipeline of another name into another schema."
+            )
         return self.from_config({**dict(self), "name": name, "sink": sink})
 
     def audit(
@@ -528,8 +561,11 @@ class Pipeline(Changes, Settings):
             EoPipelineError: one of its kinds, if Kafka, Spark or the sink cannot be asked.
         """
         from eo_pipeline.audit import Audit
+        from eo_pipeline.audit.tables import audit_tables
 
         with phase(f"{self.name}: audit"), self._open_context(spark=spark) as context:
+            if self.tables:
+                return audit_tables(context, self._scratch, on_progress or _no_listener, last)
             return Audit(context, self._scratch, on_progress or _no_listener).run(last)
 
     def preview_replay(
@@ -592,7 +628,18 @@ class Pipeline(Changes, Settings):
                 spark=callers(spark) if spark else self._own_spark,
                 begin_spark=_nothing if spark else self.spark.begin,
                 recorder=Recorder(callers(on_checkpoint or _no_listener), observer),
+                tables={
+                    table.name: TableInput(table.source, table.transform, table.where)
+                    for table in self.tables
+                    if table.source is not None
+                },
+                rest=self.rest,
             )
+
+    @property
+    def _is_transformed(self) -> bool:
+        transforms = (self.transform, *(table.transform for table in self.tables))
+        return any(transform is not None for transform in transforms)
 
     def _ask_kafka(self) -> KafkaAdmin:
         with boundary(self.name):
@@ -601,7 +648,7 @@ class Pipeline(Changes, Settings):
             return admin
 
     def _own_spark(self) -> SparkSession:
-        return self.spark.session(of_ours=self.transform is None)
+        return self.spark.session(of_ours=not self._is_transformed)
 
     def _staging_area(self) -> StagingArea:
         into, where = self.sink.staging_folders(), self.sink.describe()
@@ -610,7 +657,7 @@ class Pipeline(Changes, Settings):
     def _observed(
         self, operation: str, run_id: str, staging: StagingArea
     ) -> AbstractContextManager[Observer]:
-        transformed = self.transform is not None
+        transformed = self._is_transformed
         return observed(
             ObservedRun(self.name, run_id, operation, self.source, self.sink, staging, transformed)
         )

@@ -12,9 +12,7 @@ from benchmarks.suite.figures import Figure
 from benchmarks.suite.results import Results
 
 OURS = "eo-pipeline"
-SIZES = ("full", "quick")
-#: Scenarios whose figures depend on the topic's size: the page shows the others in full alone.
-SIZED = ("cold", "warm")
+SIZES = ("full",)
 #: Whom each of ours is compared with: Delta is Parquet with a log.
 _FAMILY = {"Delta": "lake", "Parquet": "lake"}
 
@@ -127,8 +125,6 @@ def _table(results: Results, size: str) -> Iterator[str]:
     """Return one row for each scenario, store and mode, with a column for each program."""
     programs, rows, notes = [OURS], [], []
     for scenario, told in results.scenarios.items():
-        if size == "quick" and scenario not in SIZED:
-            continue
         found = cases(results, scenario)
         notes += [
             f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in found if case.fault

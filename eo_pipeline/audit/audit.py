@@ -151,7 +151,7 @@ class Audit:
         books = self.steps.books
         return Comparison(
             spark=self.steps.spark(),
-            stager=self.steps.current_stager(),
+            stager=self.steps.stager_of_one_table(),
             pipeline=self.steps.pipeline,
             topic_ids={**snapshot.head.topic_ids, **cluster.topic_ids},
             rows=files.seen(files.folder / "rows.parquet"),

@@ -431,7 +431,7 @@ class _CheckpointComparer:
         steps, version = self.steps, self.checkpoint.version
         spark = steps.spark()
         reach(CrashPoint.STAGING)
-        stager = replace(steps.current_stager(self.checkpoint.entry.counts), packs=False)
+        stager = replace(steps.stager_of_one_table(self.checkpoint.entry.counts), packs=False)
         staged, counts = stager.stage(spark, entry, attempt)
         reach(CrashPoint.STAGED)
         assert staged.rows is not None

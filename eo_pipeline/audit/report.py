@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -135,7 +135,8 @@ class Repair:
     """Remedy of differences: a ``command``, or a ``condition`` of rows to delete by hand, or else
     the reason ``refused``.
 
-    ``first`` and ``last`` are the live checkpoints concerned; None for rows of none.
+    ``first`` and ``last`` are the live checkpoints concerned; None for rows of none. ``table`` has
+    the rows, where a pipeline fills several.
     """
 
     first: int | None
@@ -143,10 +144,12 @@ class Repair:
     command: str | None = None
     condition: str | None = None
     refused: str | None = None
+    table: str | None = None
 
     def __str__(self) -> str:
         if self.condition is not None:
-            where = f"delete the rows where {self.condition}"
+            of_table = f" of {self.table}" if self.table else ""
+            where = f"delete the rows{of_table} where {self.condition}"
             return f"{where}: by hand, once you know where they came from"
         if self.first is None and self.refused is not None:
             return self.refused
@@ -172,6 +175,11 @@ def delete_condition(checkpoint: int | None, newest: int) -> str:
     return f"{CHECKPOINT_COLUMN} = {checkpoint}"
 
 
+def _repair_json(repair: Repair) -> dict[str, Any]:
+    values = {k: v for k, v in asdict(repair).items() if k != "table" or v is not None}
+    return {**values, "text": str(repair)}
+
+
 @dataclass(frozen=True)
 class AuditReport:
     """Result of an audit up to ``head``.
@@ -179,6 +187,7 @@ class AuditReport:
     ``last`` is the requested number of live checkpoints, None for all. ``findings`` are failures,
     ``remarks`` are not. ``checkpoints`` has at most :data:`CHECKPOINTS_LISTED_MAX` of them;
     ``totals`` counts all. ``proves`` and ``cannot_prove`` are sentences. ``seconds`` per phase.
+    Of a pipeline that fills several tables ``tables`` has the report of each.
     """
 
     pipeline: str
@@ -193,6 +202,7 @@ class AuditReport:
     proves: tuple[str, ...]
     cannot_prove: tuple[str, ...]
     seconds: Mapping[str, float]
+    tables: Mapping[str, AuditReport] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -212,10 +222,11 @@ class AuditReport:
             "remarks": [asdict(remark) for remark in self.remarks],
             "checkpoints": [asdict(checkpoint) for checkpoint in self.checkpoints],
             "totals": dict(self.totals),
-            "repairs": [{**asdict(repair), "text": str(repair)} for repair in self.repairs],
+            "repairs": [_repair_json(repair) for repair in self.repairs],
             "proves": list(self.proves),
             "cannot_prove": list(self.cannot_prove),
             "seconds": {phase: round(spent, 1) for phase, spent in self.seconds.items()},
+            **({"tables": {n: r.to_json() for n, r in self.tables.items()}} if self.tables else {}),
         }
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eo_pipeline.formats.parts import KEY, VALUE
@@ -44,6 +44,15 @@ def code_version(
     name = getattr(transform, "__qualname__", "")
     whole = json.dumps([decoding, lineage, name, text], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
+
+
+def code_version_of_tables(versions: Mapping[str, str | None]) -> str | None:
+    """Return the code version of several tables, by the ``versions`` of each; None if one has
+    none.
+    """
+    if None in versions.values():
+        return None
+    return hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:_DIGITS]
 
 
 @functools.cache

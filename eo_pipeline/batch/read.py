@@ -8,7 +8,8 @@ from typing import Any, cast
 from weakref import WeakSet
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource, spark_settings
@@ -98,6 +99,37 @@ def read_ranges(
     hide_secrets(spark)
     records = spark.read.format("kafka").options(**options, includeHeaders="true").load()
     return records if tasks.shared_by is None else records.coalesce(tasks.shared_by)
+
+
+def condition_columns() -> dict[str, Column]:
+    """Return the columns that a table's ``where`` has in place of Kafka's: ``key`` and ``value`` as
+    texts, and ``headers`` as a map of texts, the last one of a name.
+    """
+
+    def last(name: Column) -> Column:
+        named = F.filter("headers", lambda header: header["key"] == name)
+        return F.element_at(named, -1)["value"].cast("string")
+
+    names = F.array_distinct(F.transform("headers", lambda header: header["key"]))
+    pairs = F.transform(names, lambda name: F.struct(name, last(name)))
+    return {
+        "key": F.col("key").cast("string"),
+        "value": F.col("value").cast("string"),
+        "headers": F.map_from_entries(pairs),
+    }
+
+
+def matching(records: DataFrame, where: str) -> DataFrame:
+    """Return the ``records``, in Kafka's columns, for which the SQL expression ``where`` is true;
+    see :func:`condition_columns`.
+    """
+    columns = condition_columns()
+    kept = {name: f"_eo_{name}" for name in columns}
+    seen = records.withColumns({kept[name]: F.col(name) for name in columns} | columns)
+    taken = seen.where(F.expr(where)).drop(*columns)
+    return taken.withColumnsRenamed({name: of for of, name in kept.items()}).select(
+        *records.columns
+    )
 
 
 def tasks_for(source: KafkaSource, tasks: Tasks) -> Tasks:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -34,7 +36,7 @@ from eo_pipeline.batch.output import (
     types_of,
     with_coordinates_alone,
 )
-from eo_pipeline.batch.read import frame_of, read_ranges
+from eo_pipeline.batch.read import frame_of, matching, read_ranges
 from eo_pipeline.batch.schemas import SchemaResolvers, read_with
 from eo_pipeline.batch.spark_schema import typed_source
 from eo_pipeline.batch.validation import (
@@ -97,7 +99,27 @@ def _calling_the_users_code() -> Iterator[None]:
     except EoPipelineError:
         raise
     except Exception as error:
-        raise TransformError(f"the transform raised {type(error).__name__}: {error}") from error
+        # Spark puts its whole plan below the first line
+        first, *plan = str(error).splitlines() or [""]
+        if plan:
+            log.debug("the transform raised %s: %s", type(error).__name__, error)
+        raise TransformError(
+            f"the transform raised {type(error).__name__}: {first}{_users_line(error)}"
+        ) from error
+
+
+def _users_line(error: Exception) -> str:
+    """Return the line of the user's file that raised ``error``, as part of a message."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(folder in frame.filename for folder in _LIBRARIES)
+    ]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+#: Folders without files of a user.
+_LIBRARIES = (str(Path(__file__).parents[1]), "site-packages", "dist-packages")
 
 
 @dataclass(frozen=True)
@@ -128,6 +150,8 @@ class Stager:
     had_bad_records: bool = False
     #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
     reads_alone: bool = False
+    #: which records are the table's, an SQL expression; see :mod:`eo_pipeline.batch.tables`
+    where: str | None = None
 
     @property
     def code_version(self) -> str | None:
@@ -208,6 +232,7 @@ class Stager:
     def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
         needs_plan = self.transform or self.books or self.bounds or self.had_bad_records
+        needs_plan = needs_plan or self.where is not None
         if needs_plan or self.reads_alone or REFUSED in entry.details:
             return None
         if few and len(entry.ranges) > _CONSUMERS:
@@ -252,7 +277,11 @@ class Stager:
         self, spark: SparkSession, small: Fetched, schemas: ReadSchemas | None
     ) -> Decoded:
         records = frame_of(spark, small.records, cores(spark) or 1)
-        return decode(records, typed_source(self.source), schemas)
+        return decode(self._taken(records), typed_source(self.source), schemas)
+
+    def _taken(self, records: DataFrame) -> DataFrame:
+        """Return the records that :attr:`where` selects."""
+        return records if self.where is None else matching(records, self.where)
 
     def _stage(
         self,
@@ -325,7 +354,7 @@ class Stager:
             tasks=self._tasks(spark, ranges, partitions),
             record_bytes=self.record_bytes,
         )
-        return decode(raw, typed_source(self.source), schemas, native=True)
+        return decode(self._taken(raw), typed_source(self.source), schemas, native=True)
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """Return the untransformed frame with the column types of every batch."""

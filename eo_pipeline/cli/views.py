@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -59,12 +59,13 @@ def entry_line(entry: LedgerEntry) -> str:
     """Return an entry as a line. An entry just committed has no time yet: the sink's clock
     sets it.
     """
-    counts = entry.counts
+    counts, holes = entry.counts, entry.offsets_without_record
     parts = [
         *([instant(entry.committed_at)] if entry.committed_at else []),
         f"version {entry.version}",
         entry.operation.value + _TOWARDS.get(entry.operation, "").format(entry.target),
         *([counted(counts.rows, "row"), counted(counts.records, "record")] if entry.ranges else []),
+        *([f"{counted(holes, 'offset')} without a record"] if holes else []),
         *([counted(counts.dead_letters, "dead letter")] if counts.dead_letters else []),
         *([_unknown(counts)] if counts.unknown else []),
         *([short_ranges(entry.ranges)] if entry.ranges else []),
@@ -149,6 +150,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
         ("records", f"{number(counts.records)}, {number(counts.bytes)} bytes"),
         ("dead letters", number(counts.dead_letters)),
         ("tombstones", number(counts.tombstones)),
+        *([("rest", f"{number(counts.rest)}, that no table takes")] if counts.rest else []),
         *([("unknown fields", _unknown(counts))] if counts.unknown else []),
         *([("cost", _cost(counts.costs))] if counts.costs else []),
         *([("schemas", _schemas(counts.schemas))] if counts.schemas else []),
@@ -164,11 +166,24 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         output.say(f"{name:<{width}}  {value}")
+    if counts.tables:
+        output.say("\ntables")
+        show_tables(output, counts.tables)
     if entry.ranges:
         output.say("\nread")
         show_ranges(output, entry.ranges)
     output.say("\nstands at")
     show_offsets(output, entry.offsets.items())
+
+
+def show_tables(output: Output, tables: Mapping[str, Counts]) -> None:
+    """Print the counts of each of several tables."""
+    columns = ("table", "records", "rows", "rows in all", "dead letters")
+    rows = [
+        (name, *map(number, (c.records, c.rows, c.rows_total, c.dead_letters)))
+        for name, c in tables.items()
+    ]
+    output.table(columns, rows)
 
 
 def show_offsets(output: Output, offsets: Iterable[tuple[TopicPartition, int]]) -> None:

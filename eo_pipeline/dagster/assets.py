@@ -182,7 +182,7 @@ def replay_versions(
         versions=left, accept_compacted=bool(config.accept_compacted)
     )
     plan.apply(
-        reason=config.reason or "",
+        reason=config.reason,
         asked_by=asked_by(context),
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,

@@ -10,10 +10,10 @@ import dagster as dg
 from eo_pipeline.audit.report import AuditReport, CheckpointAudit, FindingKind, Repair
 from eo_pipeline.dagster.assets import REPLAY
 from eo_pipeline.dagster.launchpad import AuditRequest, LaunchpadJob
-from eo_pipeline.dagster.metadata import SHOWN_MAX, in_dagster, job_filled_in, table_of
+from eo_pipeline.dagster.metadata import SHOWN_MAX, count_text, in_dagster, job_filled_in, table_of
 from eo_pipeline.dagster.mirror import reported_id
 from eo_pipeline.dagster.naming import AUDIT, DagsterPipeline
-from eo_pipeline.dagster.runs import ENTRIES_LOOKED_AT, failing, retried
+from eo_pipeline.dagster.runs import failing, retried
 from eo_pipeline.dagster.topics import (
     evaluated,
     lag_check,
@@ -146,8 +146,6 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
 
 _MISSING = dg.AssetCheckResult(passed=False, description="Kafka has no such topic")
 
-_PASSED = "no missing, duplicated or foreign rows"
-
 
 def audit_key(declared: DagsterPipeline) -> dg.AssetCheckKey:
     """Return the key of the table asset's audit check."""
@@ -196,8 +194,8 @@ def _audit(declared: DagsterPipeline, context: dg.OpExecutionContext, config: Au
         report = run_audit(declared, context, config.last)
     context.log.info(in_dagster(declared, str(report)))
     result = check_result(declared, report, context.run)
-    looked_at = _materialization(declared, context.instance, report)
-    context.log_event(evaluated(key, result, looked_at))  # type: ignore[arg-type]  # it takes these too
+    newest = context.instance.fetch_materializations(declared.table, limit=1).records
+    context.log_event(evaluated(key, result, newest[0] if newest else None))  # type: ignore[arg-type]  # it takes these too
     if not report.passed:
         raise dg.Failure(result.description, result.metadata, allow_retries=False)
     context.add_output_metadata(result.metadata)
@@ -212,19 +210,6 @@ AUDITING = LaunchpadJob(
     spark=True,
     pooled=False,  # it only reads and may take long; runs continue meanwhile
 )
-
-
-def _materialization(
-    declared: DagsterPipeline, instance: dg.DagsterInstance, report: AuditReport
-) -> dg.EventLogRecord | None:
-    """Return the table's materialization at the audited version; runs may have continued since."""
-    page = instance.fetch_materializations(declared.table, limit=ENTRIES_LOOKED_AT)
-    for record in page.records:
-        event = record.asset_materialization
-        shown = reported_id(event) if event else None
-        if shown and shown.version <= report.head.version:
-            return record
-    return None
 
 
 def run_audit(
@@ -255,14 +240,37 @@ def check_result(
 def summary(declared: DagsterPipeline, report: AuditReport) -> str:
     """Return the result as one line."""
     if report.passed:
-        return f"version {report.head.version}: {_PASSED}"
+        return _passed(report)
     findings = "; ".join(f"{finding.kind.value}: {finding.text}" for finding in report.findings)
     repair = "".join(f". Repair: {repair}" for repair in report.repairs)
     return in_dagster(declared, f"version {report.head.version}: {findings}{repair}")
 
 
+def _passed(report: AuditReport) -> str:
+    totals, audited = report.totals, report.checkpoints
+    if not totals["checkpoints"]:
+        return f"version {report.head.version}: no checkpoint to audit"
+    records, rows, dead = totals["records"], totals["rows_found"], totals["dead_letters"]
+    if len(audited) < totals["checkpoints"]:  # only differing ones are listed
+        audits = f"{totals['checkpoints']:,} checkpoints up to version {report.head.version}"
+    elif len(audited) == 1:
+        audits = f"checkpoint {audited[0].version}"
+    else:
+        audits = f"checkpoints {audited[0].version} to {audited[-1].version}"
+    each = (
+        f"each of {records:,} records is a row or a dead letter"
+        if records == rows + dead
+        else f"{records:,} records; each has exactly the rows that the transform makes of it"
+    )
+    gone = totals["unreadable"]
+    return (
+        f"{audits}: {each} ({rows:,} rows, {dead:,} dead letters)"
+        + f"; {gone:,} offsets are no longer in Kafka and were not compared" * bool(gone)
+    )
+
+
 def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
-    """Return the metadata: findings first, then the checkpoints that were audited."""
+    """Return the metadata: differences first, then counts and the audited checkpoints."""
     raw = report.to_json()
     texts = {
         "findings": [str(finding) for finding in report.findings],
@@ -277,15 +285,19 @@ def metadata(declared: DagsterPipeline, report: AuditReport) -> dict[str, Any]:
         if lines
     }
     return {
-        "version": str(report.head.version),
         **{f"{kind.value}_rows": _count(report, kind) for kind in _ROWS},
+        **{name: count_text(report.totals[name]) for name in _SHOWN_TOTALS},
         **{f"{kind.value}_records": table for kind in _ROWS if (table := _records(report, kind))},
         **listed,
-        "checkpoints": _table(report.checkpoints[:SHOWN_MAX]),
+        "audited": _table(report.checkpoints[:SHOWN_MAX]),
+        "version": str(report.head.version),
         "totals": dg.MetadataValue.json(raw["totals"]),
         "seconds": dg.MetadataValue.json(raw["seconds"]),
     }
 
+
+#: Totals shown beside the differences.
+_SHOWN_TOTALS = ("checkpoints", "records", "rows_expected", "rows_found", "dead_letters")
 
 #: Kinds of findings about rows, shown as numbers that Dagster can plot.
 _ROWS = (FindingKind.MISSING, FindingKind.DUPLICATED, FindingKind.FOREIGN)

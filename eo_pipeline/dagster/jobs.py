@@ -33,10 +33,11 @@ from eo_pipeline.dagster.launchpad import (
 from eo_pipeline.dagster.metadata import Columns, plan_metadata, preview_metadata, table
 from eo_pipeline.dagster.naming import MAINTAIN, DagsterPipeline, Fleet
 from eo_pipeline.dagster.resources import SparkDefinition
-from eo_pipeline.dagster.runs import EventReporter, retried
+from eo_pipeline.dagster.runs import ENTRIES_LOOKED_AT, EventReporter, retried
 from eo_pipeline.dagster.yaml_values import needed_variables
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.operations.fork import ForkPlan
 from eo_pipeline.operations.maintain import MaintenanceReport
 from eo_pipeline.operations.plan import RereadingPlan
@@ -308,14 +309,34 @@ def _plan_step(
         declared: DagsterPipeline, context: dg.OpExecutionContext, config: _PlanRequest
     ) -> tuple[dict[str, Any], bool]:
         with retried(context, declared):
-            return _shown(context, build(declared, config)), not config.dry_run
+            shown = _shown(context, build(declared, config), dry_run=config.dry_run)
+            return shown, not config.dry_run
 
     return plan
 
 
 def _rewind_plan(declared: DagsterPipeline, config: RewindRequest) -> RewindPlan:
     to = version_or_moment(config.to, "to")
+    if isinstance(to, int) and to < 0:
+        if not config.dry_run:
+            raise ConfigError(
+                f"to.version: {to} is for dry runs only, since the newest checkpoint may change. "
+                "Name the version that the plan shows, {version: 41}. Nothing was changed."
+            )
+        to = _before_newest(declared)
     return declared.pipeline.plan_rewind(to, accept_compacted=bool(config.accept_compacted))
+
+
+def _before_newest(declared: DagsterPipeline) -> int:
+    """Return the live version before the newest checkpoint."""
+    entries = declared.pipeline.newest(ENTRIES_LOOKED_AT)
+    live = checkpoints(entries)
+    if not live:
+        raise ConfigError(
+            "to.version: there is no checkpoint to go back from. Nothing was changed."
+        )
+    before = [e.version for e in live_branch(entries) if e.version < live[-1].version]
+    return max(before, default=live[-1].version - 1)
 
 
 def _rewind(
@@ -329,7 +350,7 @@ def _rewind(
     # the planning step holds no pool slot: the ledger may have moved since
     plan = _rewind_plan(declared, config)
     plan.apply(
-        reason=config.reason or "",
+        reason=config.reason,
         asked_by=asked_by(context),
         run_id=context.run.run_id,
         on_checkpoint=reports.committed,
@@ -350,14 +371,14 @@ def _replay_plan_step(
     """Show the plan, as :func:`_plan_step` does; a preview is a dry run that adds the changes."""
     with retried(context, declared):
         plan = _replay_plan(declared, config)
-        shown = _shown(context, plan)
+        shown = _shown(context, plan, dry_run=config.dry_run and not config.preview)
         if config.preview:
             preview = declared.pipeline.preview_replay(
                 plan,
                 key=config.key or (),
                 spark=lambda: getattr(context.resources, declared.spark).spark_session,
             )
-            context.log.info(f"preview: {preview}")
+            context.log.info(f"{_DRY_RUN_DONE} Preview: {preview}")
             shown |= preview_metadata(preview)
         return shown, not (config.dry_run or config.preview)
 
@@ -386,7 +407,7 @@ def _fork_plan(declared: DagsterPipeline, config: ForkRequest) -> ForkPlan:
 
 def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
     plan = _fork_plan(declared, config)
-    plan.apply(reason=config.reason or "", asked_by=asked_by(context), run_id=context.run.run_id)
+    plan.apply(reason=config.reason, asked_by=asked_by(context), run_id=context.run.run_id)
     sink = fork_sink(declared.pipeline, config.sink)
     context.add_output_metadata(
         {
@@ -441,13 +462,22 @@ def _done_before(
     return head
 
 
+#: How the last line of a dry run begins.
+_DRY_RUN_DONE = "Dry run: nothing was changed."
+
+
 def _shown(
-    context: dg.OpExecutionContext, plan: RereadingPlan, *, done: bool = False
+    context: dg.OpExecutionContext,
+    plan: RereadingPlan,
+    *,
+    done: bool = False,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Log the plan, and return its tables as metadata of the step's output."""
-    context.log.info(f"{'' if done else 'plan: '}{plan}; {plan.records:,} records are read again")
     for warning in plan.warnings:
         context.log.warning(warning)
+    start = f"{_DRY_RUN_DONE} Plan: " if dry_run else "" if done else "Plan: "
+    context.log.info(f"{start}{plan}; {plan.records:,} records are read again")
     return plan_metadata(plan)
 
 

@@ -24,7 +24,8 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_from_config
 
-_REASON = Field(None, description="Reason for the change; stored in the ledger.")
+# "": so the Launchpad and the Materialize dialog open with the field
+_REASON = Field("", description="Reason for the change; stored in the ledger.")
 _ACCEPT_COMPACTED = Field(
     None,
     description="Proceed even if log compaction may have removed records that must be re-read.",
@@ -46,19 +47,27 @@ class Target(dg.Config):
     )
 
 
+#: ``to.version`` of a dry run: the version before the newest checkpoint.
+BEFORE_NEWEST = -1
+
+
 class RewindRequest(dg.Config):
     """Configuration of a rewind."""
 
-    to: Target = Field(description="The checkpoint to go back to: {version: 41} or {time: ...}.")
-    reason: str | None = _REASON
-    dry_run: bool = _DRY_RUN
+    to: Target = Field(
+        Target(version=BEFORE_NEWEST, time=None),
+        description="The checkpoint to go back to: {version: 41} or {time: ...}. Dry runs only: "
+        "-1 is the version before the newest checkpoint.",
+    )
+    reason: str = _REASON
+    dry_run: bool = Field(True, description="true: show the plan; false: make the change.")
     accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
 class ReplayPartitions(dg.Config):
     """Configuration of a replay whose partition keys select the checkpoints."""
 
-    reason: str | None = _REASON
+    reason: str = _REASON
     accept_compacted: bool | None = _ACCEPT_COMPACTED
 
 
@@ -96,7 +105,7 @@ class ForkRequest(dg.Config):
             "Dagster stores the run configuration."
         ),
     )
-    reason: str | None = _REASON
+    reason: str = _REASON
     dry_run: bool = _DRY_RUN
     accept_compacted: bool | None = _ACCEPT_COMPACTED
 
@@ -151,11 +160,19 @@ def launchpad(
     for name, info in request.model_fields.items():
         if info.annotation is Target:
             choice = dg.Selector(dict(_one_of(Target)))  # type: ignore[no-untyped-call]
-            fields[name] = dg.Field(choice, description=info.description)
+            default: dict[str, Any] = (
+                {} if info.is_required() else {"default_value": _chosen(info.default)}
+            )
+            fields[name] = dg.Field(choice, description=info.description, **default)
     return dg.ConfigMapping(
         config_fn=lambda config: {"ops": {op: {"config": config} for op in ops}},
         config_schema=fields,
     )
+
+
+def _chosen(target: Target) -> dict[str, Any]:
+    """Return the one field of ``target`` that is set."""
+    return target.model_dump(exclude_none=True)
 
 
 def _one_of(model: type[dg.Config]) -> Mapping[str, dg.Field]:
@@ -223,7 +240,7 @@ Compute = Callable[[DagsterPipeline, dg.OpExecutionContext, Request], None]
 #: Validates and plans; returns the plan's metadata, and whether to go on.
 Plan = Callable[[DagsterPipeline, dg.OpExecutionContext, Request], tuple[dict[str, Any], bool]]
 
-_PLAN, _GO = "plan", "go"
+_PLAN, _GO, _APPLY = "plan", "go", "apply"
 
 
 @dataclass(frozen=True)
@@ -231,7 +248,8 @@ class LaunchpadJob(Generic[Request]):
     """An operator job that is started by hand; ``request`` is its whole configuration.
 
     ``description`` has ``{of}`` where the pipeline is named. ``plan`` is a step before ``compute``.
-    It takes no pool slot, since it only reads; a dry run ends after it.
+    It takes no pool slot, since it only reads; a dry run ends after it. The plan's dynamic output
+    keeps Dagster from logging the other step of a dry run as skipped.
     """
 
     name: str
@@ -324,7 +342,7 @@ def _job(operation: LaunchpadJob[Any], scope: _Scope) -> dg.JobDefinition:
         if planner is None:
             step()
         else:
-            step(planned=getattr(planner(), _GO))
+            getattr(planner(), _GO).map(lambda go: step(planned=go))
 
     return job
 
@@ -353,17 +371,19 @@ def _planner(operation: LaunchpadJob[Any], scope: _Scope) -> dg.OpDefinition:
     @dg.op(
         name=f"{OP_PREFIX}{scope.name}_{operation.name}_plan",
         description="Validates and shows the plan without changing anything.",
-        out={_PLAN: dg.Out(dg.Nothing), _GO: dg.Out(dg.Nothing, is_required=False)},
+        out={_PLAN: dg.Out(dg.Nothing), _GO: dg.DynamicOut(dg.Nothing, is_required=False)},
         tags=scope.op_tags,
         required_resource_keys=scope.resources if operation.spark else set(),
         config_schema=scope.fields(operation.request),
     )
-    def planned(context: dg.OpExecutionContext) -> Iterator[dg.Output[None]]:
+    def planned(
+        context: dg.OpExecutionContext,
+    ) -> Iterator[dg.Output[None] | dg.DynamicOutput[None]]:
         assert plan
         declared, request = scope.resolve(context, operation.request)
         shown, go_on = plan(declared, context, request)
         yield dg.Output(None, _PLAN, metadata=shown)
         if go_on:
-            yield dg.Output(None, _GO)
+            yield dg.DynamicOutput(None, mapping_key=_APPLY, output_name=_GO)
 
     return planned

@@ -70,17 +70,21 @@ _DETAILS = ("reason", "asked_by", CODE_VERSION)
 
 def entry_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """Return the metadata of a checkpoint for both assets, from the ledger alone."""
-    counts = entry.counts
+    costs = entry.counts.costs
+    counts, holes, before = entry.counts, entry.offsets_without_record, entry.lag_before
     return {
         "version": str(entry.version),
         "operation": entry.operation.value,
         **({"target": str(entry.target)} if entry.target is not None else {}),
         **{key: entry.details[key] for key in _DETAILS if entry.details.get(key)},
         "records": counts.records,
+        **({"offsets_without_record": count_text(holes)} if holes else {}),
         "rows": counts.rows,
         **({"dead_letters": counts.dead_letters} if counts.dead_letters else {}),
-        "bytes": _text(counts.bytes),
-        **({"unknown": _text(counts.unknown)} if counts.unknown else {}),
+        "bytes": count_text(counts.bytes),
+        **({"unknown": count_text(counts.unknown)} if counts.unknown else {}),
+        **({} if before is None else {"lag_before": before}),
+        **({} if costs is None or costs.lag is None else {"lag_after": count_text(costs.lag)}),
     }
 
 
@@ -105,9 +109,9 @@ def run_link(run_id: str) -> dg.MetadataValue:
 def offsets_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """Return the metadata of the offset asset: the ranges read and the next offsets."""
     return {
-        "tombstones": _text(entry.counts.tombstones),
+        "tombstones": count_text(entry.counts.tombstones),
         **({"unknown_fields": ", ".join(names)} if (names := entry.counts.unknown_fields) else {}),
-        "kafka_partitions": _text(len(entry.offsets)),
+        "kafka_partitions": count_text(len(entry.offsets)),
         **ranges_metadata(entry),
         **({"details": dg.MetadataValue.json(dict(entry.details))} if entry.details else {}),
     }
@@ -128,29 +132,19 @@ def table_metadata(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def report_metadata(report: CheckpointReport) -> dict[str, Any]:
-    """Return the metadata that only the committing run has: lag, seconds, speed."""
-    speed = report.records_per_second
-    before, spent = report.lag_before, report.seconds
-    numbers = {
-        "lag": report.lag_after,
-        "lag_before": None if before is None else _text(before),
-        "records_per_second": round(speed) if speed is not None else None,
-        # the two long phases: reading from Kafka and writing to the table
-        **{f"seconds_{name}": round(spent[name], 4) for name in _PLOTTED if name in spent},
-    }
-    phases = [f"{name} {seconds:.3f}" for name, seconds in spent.items()]
+    """Return the metadata that only the committing run has: speed and seconds."""
+    speed, spent = report.records_per_second, report.seconds
+    phases = [f"{name} {seconds:.3f} s" for name, seconds in spent.items()]
     return {
-        **{key: value for key, value in numbers.items() if value is not None},
-        "seconds": f"{sum(spent.values()):.3f}: {', '.join(phases)}",
+        **({} if speed is None else {"records_per_second": round(speed)}),
+        "seconds": round(sum(spent.values()), 3),
+        "phases": ", ".join(phases),
         "recovered": report.recovered,
     }
 
 
-#: The phases of a checkpoint that are worth a plot.
-_PLOTTED = ("stage", "commit")
-
-
-def _text(number: int) -> dg.MetadataValue:
+def count_text(number: int) -> dg.MetadataValue:
+    """Return a number as text, which Dagster does not plot."""
     return dg.MetadataValue.text(f"{number:,}")
 
 
@@ -241,7 +235,7 @@ def _ranges_table(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
         "partition": "int",
         "start": ("int", "first offset read"),
         "end": ("int", "next offset to read"),
-        "offsets": ("int", "end - start: at least the records read"),
+        "offsets": ("int", "end - start: records, and offsets without a record"),
     }
     rows = [
         {
@@ -295,7 +289,7 @@ def in_dagster(declared: DagsterPipeline, text: str) -> str:
 def _config(command: str, arguments: list[str]) -> dict[str, Any]:
     versions = [int(argument) for argument in arguments if argument.isdigit()]
     if command == "rewind":
-        return {"to": {"version": versions[0]}} if versions else {}
+        return {"to": {"version": versions[0]}, "dry_run": False} if versions else {}
     if command == "replay":
         return dict(zip(("first", "last"), versions, strict=False))
     return {}

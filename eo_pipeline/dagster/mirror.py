@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC
 from itertools import takewhile
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.data_version import (
+    DEFAULT_DATA_VERSION,
+    NULL_EVENT_POINTER,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
 
 from eo_pipeline.dagster import mirror
 from eo_pipeline.dagster.metadata import (
@@ -28,7 +35,7 @@ from eo_pipeline.dagster.metadata import (
     written_columns,
 )
 from eo_pipeline.dagster.naming import DagsterPipeline
-from eo_pipeline.ledger.entry import CODE_VERSION, EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import CODE_VERSION, START_VERSION, EntryId, LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.runs.report import CheckpointReport
 from eo_pipeline.sinks.session import goes_back
@@ -53,6 +60,8 @@ class EntryEvent:
     metadata: Mapping[str, Any]
     code_version: str | None = None
     partition: str | None = None
+    #: The upstream topics.
+    inputs: tuple[dg.AssetKey, ...] = ()
     #: Reported as an observation: the asset gets no newer, which a freshness policy must respect.
     observed: bool = False
 
@@ -70,6 +79,7 @@ class EntryEvent:
         version = {DATA_VERSION_TAG: str(self.id.version)}
         if self.code_version is not None:
             version[CODE_VERSION_TAG] = self.code_version
+            version |= _input_tags(self.inputs)
         return dg.AssetMaterialization(
             self.key,
             metadata=self.metadata,
@@ -89,6 +99,14 @@ class EntryEvent:
     @property
     def _transaction(self) -> dict[str, str]:
         return {TRANSACTION_TAG: self.id.transaction_id}
+
+
+def _input_tags(topics: Iterable[dg.AssetKey]) -> dict[str, str]:
+    """Return the data versions of ``topics``, as a step's output has them. Without them Dagster
+    shows an event with a code version as unsynced: "has a new dependency".
+    """
+    versions = {get_input_data_version_tag(key): DEFAULT_DATA_VERSION.value for key in topics}
+    return versions | {get_input_event_pointer_tag(key): NULL_EVENT_POINTER for key in topics}
 
 
 def of_entry(declared: DagsterPipeline, entry: LedgerEntry) -> list[EntryEvent]:
@@ -112,7 +130,8 @@ def _events(
     code = entry.details.get(CODE_VERSION)
     of_table = first | table_metadata(entry) | last | columns
     is_back = declared.automation.freshness is not None and goes_back(entry)
-    table = EntryEvent(declared.table, entry.id, of_table, code, observed=is_back)
+    topics = declared.topics
+    table = EntryEvent(declared.table, entry.id, of_table, code, inputs=topics, observed=is_back)
     checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
     return [*_checkpoint(declared, entry, checkpoint), table, offsets]
 
@@ -124,7 +143,8 @@ def _checkpoint(
     if entry.operation not in (Operation.FORWARD, Operation.REPLAY) or not entry.ranges:
         return []
     code = entry.details.get(CODE_VERSION)
-    return [EntryEvent(declared.checkpoints, entry.id, metadata, code, str(entry.checkpoint))]
+    key, partition = declared.checkpoints, str(entry.checkpoint)
+    return [EntryEvent(key, entry.id, metadata, code, partition, declared.topics)]
 
 
 def reported_id(event: dg.AssetMaterialization) -> EntryId | None:
@@ -224,9 +244,13 @@ def _versions(keys: Iterable[str]) -> set[int]:
     return {int(key) for key in keys if key.isdigit()}
 
 
-#: Versions in the table of live checkpoints, and ledger entries read for it.
-LIVE_SHOWN = 100
+#: Versions in the table of live checkpoints (an event is kept for ever), and ledger entries read
+#: for it.
+LIVE_SHOWN = 30
 ENTRIES_LOOKED_AT = 300
+
+#: Metadata key of the table.
+LIVE = "live_versions"
 
 _COLUMNS: Columns = {
     "version": "int",
@@ -247,14 +271,17 @@ def live_checkpoints_event(
     """Return the newest checkpoint's event again, with the table of the live ones, because
     Dagster's overview shows the last event.
 
-    None without a live checkpoint.
+    None without a live checkpoint, and if that event has the table already.
     """
     newest = declared.pipeline.newest(ENTRIES_LOOKED_AT)
     live = checkpoints(newest)
     if not live:
         return None
-    table = {"standing": live_checkpoints_table(live_branch(newest))}
-    event = _latest_event(declared, instance, str(live[-1].version))
+    event = _latest_event(declared, instance, [str(live[-1].version)])
+    rows = _rows_shown(event)
+    if rows and rows[0]["version"] == newest[-1].version:
+        return None
+    table = {LIVE: live_checkpoints_table(live_branch(newest))}
     if event is None:
         [event] = [
             entry_event.materialization()
@@ -275,11 +302,40 @@ def live_checkpoints_table(live: Iterable[LedgerEntry]) -> dg.MetadataValue:
     return table(_COLUMNS, map(_row, newest_first[:LIVE_SHOWN]))
 
 
+def live_rows(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[Mapping[str, Any]]:
+    """Return the rows of the table of live checkpoints that Dagster's overview shows."""
+    return _rows_shown(_latest_event(declared, instance))
+
+
+def _rows_shown(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
+    table = event.metadata.get(LIVE) if event else None
+    return [r.data for r in table.records] if isinstance(table, dg.TableMetadataValue) else []
+
+
+def with_live_rows(
+    event: EntryEvent, before: Sequence[Mapping[str, Any]], entries: Sequence[LedgerEntry]
+) -> EntryEvent:
+    """Return ``event`` with the table of live checkpoints: the rows shown ``before`` the run, and
+    its own ``entries``. So the overview keeps the table without reading the ledger.
+
+    The event stays as it is if the rows do not lead up to the entries; the reconciler then adds
+    the table.
+    """
+    parent = entries[0].version - 1
+    is_complete = before[0]["version"] == parent if before else parent <= START_VERSION
+    if not is_complete or any(entry.operation is Operation.REWIND for entry in entries):
+        return event
+    shown = [e for e in entries if e.operation is not Operation.START][::-1]
+    known = [{name: row.get(name) for name in _COLUMNS} for row in before]
+    rows = [*map(_row, shown), *known][:LIVE_SHOWN]
+    return replace(event, metadata={LIVE: table(_COLUMNS, rows), **event.metadata})
+
+
 def _row(entry: LedgerEntry) -> dict[str, Any]:
     counts, when = entry.counts, entry.committed_at
     return {
         "version": entry.version,
-        "committed_at": f"{when:%Y-%m-%d %H:%M:%S %Z}" if when else None,
+        "committed_at": f"{when.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if when else None,
         "operation": entry.operation.value,
         "of": entry.target,
         "records": counts.records,
@@ -291,9 +347,9 @@ def _row(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def _latest_event(
-    declared: DagsterPipeline, instance: dg.DagsterInstance, partition: str
+    declared: DagsterPipeline, instance: dg.DagsterInstance, partitions: list[str] | None = None
 ) -> dg.AssetMaterialization | None:
-    wanted = dg.AssetRecordsFilter(declared.checkpoints, asset_partitions=[partition])
+    wanted = dg.AssetRecordsFilter(declared.checkpoints, asset_partitions=partitions)
     records = instance.fetch_materializations(wanted, limit=1).records
     return records[0].asset_materialization if records else None
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from itertools import takewhile
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -179,14 +181,21 @@ def failing(
         with sent_again(), into_run_log(context), started_by(starter):
             yield
     except EoPipelineError as error:
+        # Spark's plan and the Java stacks of the causes fill the screen
+        context.log.debug("".join(traceback.format_exception(error)))
         raise dg.Failure(
             description=in_dagster(declared, str(error)),
             metadata=failure_metadata(error),
             allow_retries=False,
-        ) from error
+        ) from None
     except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as interruption:
         for note in notes(interruption):
             context.log.warning(note)
+        if OPERATION_TAG not in context.run.tags and declared.automation.lag_threshold:
+            context.log.warning(
+                f"While the sensor {declared.lag_sensor} is on, it starts the next run when "
+                "records wait. To keep the pipeline stopped, switch the sensor off (Automation)."
+            )
         raise
 
 
@@ -257,6 +266,8 @@ class EventReporter:
     def committed(self, report: CheckpointReport) -> None:
         """Report a commit; the engine calls this after each."""
         self.context.log.info(summary_line(report))
+        if report.entry.counts.dead_letters:
+            self.context.log.warning(dead_letters_line(self.declared, report.entry))
         self._report(report.entry, mirror.of_report(self.declared, report))
 
     def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
@@ -279,6 +290,15 @@ class HoldingEventReporter(EventReporter):
     """
 
     _held: dict[dg.AssetKey, mirror.EntryEvent] = field(default_factory=dict)
+    _entries: list[LedgerEntry] = field(default_factory=list)
+    _live_before: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def _report(self, entry: LedgerEntry, events: Sequence[mirror.EntryEvent]) -> None:
+        if not self._entries:
+            self._live_before = mirror.live_rows(self.declared, self.context.instance)
+        now = datetime.now(UTC)  # the store's time is not known before the entry is read again
+        self._entries.append(dataclasses.replace(entry, committed_at=entry.committed_at or now))
+        super()._report(entry, events)
 
     def _log(self, event: mirror.EntryEvent) -> None:
         earlier = self._held.pop(event.key, None)
@@ -293,6 +313,9 @@ class HoldingEventReporter(EventReporter):
         for event in self._held.values():
             if event.key in selected and not event.observed:
                 yield event.result()
+            elif event.key == self.declared.checkpoints:
+                shown = mirror.with_live_rows(event, self._live_before, self._entries)
+                self.context.log_event(shown.event())
             else:
                 self.context.log_event(event.event())
 
@@ -327,6 +350,27 @@ def unreported(declared: DagsterPipeline, instance: dg.DagsterInstance) -> list[
     return list(newest_first)[::-1]
 
 
+#: Reasons named in the log; further dead letters are counted.
+REASONS_NAMED = 3
+
+
+def dead_letters_line(declared: DagsterPipeline, entry: LedgerEntry) -> str:
+    """Return a line for the run's log: how many dead letters ``entry`` has, the first reasons, and
+    the command that lists all.
+    """
+    rows = declared.pipeline.dead_letter_rows(entry.checkpoint)
+    try:
+        of_entry = (row.error.split("\n")[0] for row in rows if row.checkpoint == entry.checkpoint)
+        reasons = dict.fromkeys(islice(of_entry, REASONS_NAMED))
+    except EoPipelineError:  # this store cannot read them back
+        reasons = {}
+    named = f", for example: {'; '.join(reasons)}" if reasons else ""
+    return (
+        f"version {entry.version}: {entry.counts.dead_letters:,} dead letters{named}. "
+        f"`eo dead-letters show {entry.checkpoint}` lists them."
+    )
+
+
 def summary_line(report: CheckpointReport) -> str:
     """Return one line about a commit, for the run's log."""
     entry, counts = report.entry, report.entry.counts
@@ -336,8 +380,10 @@ def summary_line(report: CheckpointReport) -> str:
     replayed = f"replay of {entry.target}, " if entry.target is not None else ""
     recovered = ", staged by a run that died" if report.recovered else ""
     dead = f", {counts.dead_letters:,} dead letters" if counts.dead_letters else ""
+    holes = entry.offsets_without_record
+    empty = f"; {holes:,} offsets without a record" if holes else ""
     lag = f"; lag {report.lag_after:,}" if report.lag_after is not None else ""
     return (
         f"version {entry.version}: {replayed}{counts.records:,} records, {counts.rows:,} rows"
-        f"{dead} in {sum(report.seconds.values()):.1f} s{recovered}{lag}"
+        f"{dead} in {sum(report.seconds.values()):.1f} s{recovered}{empty}{lag}"
     )

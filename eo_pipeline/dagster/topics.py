@@ -79,6 +79,9 @@ _FORMAT = 1
 #: Interval of reports while nothing changes: the maximum age of the shown state.
 REPORT_INTERVAL_S = 300.0
 
+#: Interval of reports while only numbers change: an observation is kept for ever.
+CHANGE_INTERVAL_S = 60.0
+
 Event = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
@@ -163,8 +166,11 @@ def topic_events(
     every_s: float = REPORT_INTERVAL_S,
     kept: Callable[[], Mapping[dg.AssetKey, str]] | None = None,
 ) -> tuple[list[Event], LagCursor]:
-    """Return the events of a poll whose state is new, or that comes ``every_s`` seconds after the
-    last reported one; and the state reported then.
+    """Return the events of a poll, and the state reported then; none of a poll too soon after the
+    last reported one.
+
+    New partitions and a check that turns are reported at once, other changes after
+    :data:`CHANGE_INTERVAL_S`, an unchanged state after ``every_s`` seconds.
 
     Args:
         anew: report in any case, because Dagster shows another state.
@@ -172,7 +178,9 @@ def topic_events(
     """
     topics = topics_of(declared, status)
     states = {key.to_user_string(): topic.state for key, topic in topics.items()}
-    if states == reported.states and not anew and now - reported.at < every_s:
+    wait = every_s if states == reported.states else CHANGE_INTERVAL_S
+    turned = _outcomes(declared, states) != _outcomes(declared, reported.states)
+    if not anew and not turned and now - reported.at < wait:
         return [], reported
     events: list[Event] = []
     retained = kept() if kept else retention(declared)
@@ -181,6 +189,21 @@ def topic_events(
         events.append(_observation(declared, key, topic, arriving, retained))
         events.append(evaluated(lag_check(declared, key), lag_result(declared, topic)))
     return events, LagCursor(now, states)
+
+
+def _outcomes(
+    declared: DagsterPipeline, states: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, bool]]:
+    """Return the number of partitions of each topic, and whether its check passes."""
+    return {
+        key: (partitions, _is_below_limit(declared, lag))
+        for key, (partitions, _, lag, _) in states.items()
+    }
+
+
+def _is_below_limit(declared: DagsterPipeline, lag: int) -> bool:
+    limit = declared.automation.lag_limit
+    return limit is None or lag < limit
 
 
 def is_reported_unreachable(declared: DagsterPipeline, instance: dg.DagsterInstance) -> bool:
@@ -204,7 +227,7 @@ def unreachable_events(
 def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
     """Return the check result of a reachable topic; ``lag_limit`` decides whether it passes."""
     limit = declared.automation.lag_limit
-    passed = limit is None or topic.lag < limit
+    passed = _is_below_limit(declared, topic.lag)
     against = "" if limit is None else f", {'below' if passed else 'not below'} {limit:,}"
     return dg.AssetCheckResult(
         passed=passed,

@@ -114,6 +114,10 @@ class Counts:
     a registry that the records were read with (None: there is no registry), ``key_schemas`` those
     of their keys. ``costs`` is what it took (None: not measured). ``written`` is what the rows were
     written as (None: by an older version, or there are none).
+
+    Of a pipeline that fills several tables ``tables`` has the counts of each by its name. The
+    others are then sums, with each record read counted once; ``rest`` is the number of records that
+    no table takes; and only ``tables`` have checksums, schemas and ``written``.
     """
 
     records: int = 0
@@ -131,6 +135,20 @@ class Counts:
     key_bytes: int | None = None
     costs: Costs | None = None
     written: WrittenWith | None = None
+    rest: int | None = None
+    tables: Mapping[str, Counts] = field(default_factory=dict)
+
+    def totals(self, *removed: Counts) -> Counts:
+        """Return the counts that the next entry begins with: the rows written so far, without those
+        of ``removed``.
+        """
+        return Counts(
+            rows_total=self.rows_total - sum(counts.rows for counts in removed),
+            tables={
+                name: of_table.totals(*(r.tables[name] for r in removed if name in r.tables))
+                for name, of_table in self.tables.items()
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -155,7 +173,8 @@ class Identity:
     ``schemas`` are those of a registry that earlier entries were read with, ``key_schemas``
     those of their keys; ``written`` is what the newest of them was written as. ``floor`` is None in
     a ledger that was never pruned. ``marks`` tell the logs that were read from others; an entry of
-    an earlier release has none.
+    an earlier release has none. Of a pipeline that fills several tables ``tables`` has ``sink``,
+    ``schemas``, ``key_schemas`` and ``written`` of each by its name.
     """
 
     parent: str | None = None
@@ -166,6 +185,7 @@ class Identity:
     written: LastWritten | None = None
     floor: Floor | None = None
     marks: StoredMarks = field(default_factory=dict)
+    tables: Mapping[str, Identity] = field(default_factory=dict)
 
 
 class Stored(NamedTuple):
@@ -261,16 +281,61 @@ class LedgerEntry:
             operation=operation,
             offsets=offsets,
             topic_ids=self.topic_ids,
-            counts=Counts(rows_total=self.counts.rows_total),
+            counts=self.counts.totals(),
             run_id=run_id,
             identity=replace(
-                self.identity,
+                self._identity_after(),
                 parent=self._hash_for_children,
-                schemas=self.known_schemas,
-                key_schemas=self.known_key_schemas,
-                written=self.last_written,
+                tables={name: self.of_table(name)._identity_after() for name in self.tables},
             ),
         )
+
+    def _identity_after(self) -> Identity:
+        """Return the identity that the next entry begins with."""
+        return replace(
+            self.identity,
+            schemas=self.known_schemas,
+            key_schemas=self.known_key_schemas,
+            written=self.last_written,
+        )
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that this entry or an earlier one filled, of a pipeline with several
+        tables; empty for one with a single table.
+        """
+        return tuple(self.identity.tables)
+
+    def of_table(self, name: str) -> LedgerEntry:
+        """This entry as one of the table ``name`` alone: its counts and its identity. To be read
+        only; a table that no entry filled yet has neither.
+        """
+        identity = self.identity.tables.get(name, Identity())
+        of_table = replace(
+            self,
+            counts=self.counts.tables.get(name, Counts()),
+            identity=replace(
+                identity,
+                parent=self.identity.parent,
+                floor=self.identity.floor,
+                marks=self.identity.marks,
+            ),
+        )
+        object.__setattr__(of_table, "stored", self.stored)
+        return of_table
+
+    @property
+    def offsets_without_record(self) -> int:
+        """Offsets of the ranges that held no record: markers of transactions, aborted records,
+        compacted ones.
+        """
+        return max(0, sum(r.span for r in self.ranges) - self.counts.records)
+
+    @property
+    def lag_before(self) -> int | None:
+        """Offsets that waited when the entry was planned; None where nobody asked Kafka."""
+        after = self.counts.costs.lag if self.counts.costs else None
+        return None if after is None else after + sum(r.span for r in self.ranges)
 
     @property
     def floor(self) -> int:
@@ -329,16 +394,8 @@ class LedgerEntry:
 
     def _written(self) -> dict[str, Any]:
         written: dict[str, Any] = _format().dump_python(self, mode="json")
-        counted = {k: v for k, v in written["counts"].items() if v not in (None, [])}
-        for name in ("schemas", "key_schemas"):
-            if not getattr(self.identity, name).held:
-                written["identity"].pop(name)
-        for name in ("written", "floor"):
-            if getattr(self.identity, name) is None:
-                written["identity"].pop(name)
-        if not self.identity.marks:
-            written["identity"].pop("marks")
-        return {**written, "counts": counted}  # what was not counted is left out, as ever
+        identity = _identity_written(self.identity, written["identity"])
+        return {**written, "counts": _counts_written(written["counts"]), "identity": identity}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LedgerEntry:
@@ -361,6 +418,33 @@ class LedgerEntry:
             raise LedgerDamagedError(name, version, f"cannot be read: {reason}") from error
         object.__setattr__(entry, "stored", stored)
         return entry
+
+
+def _counts_written(counts: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what was not counted, and the tables of a pipeline that has one."""
+    tables = {name: _counts_written(of_table) for name, of_table in counts.pop("tables").items()}
+    counted = {k: v for k, v in counts.items() if v not in (None, [])}
+    return {**counted, "tables": tables} if tables else counted
+
+
+def _identity_written(identity: Identity, written: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what earlier releases did not have, if there is nothing of it."""
+    for name in ("schemas", "key_schemas"):
+        if not getattr(identity, name).held:
+            written.pop(name)
+    for name in ("written", "floor"):
+        if getattr(identity, name) is None:
+            written.pop(name)
+    if not identity.marks:
+        written.pop("marks")
+    tables = written.pop("tables")
+    if not tables:
+        return written
+    of_tables = {
+        name: _identity_written(of_table, tables[name])
+        for name, of_table in identity.tables.items()
+    }
+    return {**written, "tables": of_tables}
 
 
 #: These have a default for a new entry; a stored one that lost them must not be read as if new.

@@ -305,7 +305,7 @@ def _picture(
     entries: Sequence[LedgerEntry], status: Status | None, created_at: datetime
 ) -> Mapping[str, Any]:
     nodes = tree(entries)
-    lags = [_lag(entry) for entry in entries]
+    lags = [_lag_before(entry) for entry in entries]
     if status is not None and entries:  # and the current lag
         lags.append(float(status.lag))
     axis = Axis(len(lags) or 1)
@@ -319,7 +319,9 @@ def _picture(
 
     panels.append(bars(axis, top(), "Records per second", [_speed(node) for node in nodes]))
     panels.append(bars(axis, top(), "Seconds by phase", [phases_of(e) for e in entries]))
-    panels.append(line(axis, top(), "Offsets that still waited (lag)", lags))
+    panels.append(
+        line(axis, top(), "Offsets that waited (lag) before each version; last: now", lags)
+    )
     rows = [float(entry.counts.rows_total) for entry in entries]
     panels.append(line(axis, top(), "Rows in the table", rows))
     return {
@@ -334,6 +336,8 @@ def _picture(
         "operations": sorted({entry.operation.value for entry in entries}),
         "seconds_of": seconds_of,
         "speed_of": records_per_second,
+        "empty_offsets": sum(entry.offsets_without_record for entry in entries),
+        "replayed": sum(e.counts.rows for e in entries if e.operation is Operation.REPLAY),
         "phases_of": phases_of,
         "age": None if status is None or status.age is None else status.age,
         "asked": status is not None,
@@ -361,10 +365,9 @@ def _reach(axis: Axis, positions: Mapping[int, int], nodes: Sequence[Node], node
     return f"M{x0},{y0}C{x0},{y0 - height} {x1},{y1 - height} {x1},{y1}"
 
 
-def _lag(entry: LedgerEntry) -> float | None:
+def _lag_before(entry: LedgerEntry) -> float | None:
     """Return the lag at planning; None for a replay, which reads nothing new."""
-    lag = entry.counts.costs.lag if entry.counts.costs else None
-    return None if lag is None else float(lag)
+    return None if entry.lag_before is None else float(entry.lag_before)
 
 
 def _speed(node: Node) -> dict[str, float]:

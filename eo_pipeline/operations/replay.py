@@ -14,7 +14,6 @@ from eo_pipeline.ledger.entry import (
     CHECKPOINT_COLUMN,
     READ_AS,
     REDRIVE,
-    Counts,
     LedgerEntry,
     Operation,
 )
@@ -100,7 +99,15 @@ def plan_replay(
             accept_compacted=accept_compacted,
             redrives=redrives,
         )
-        return replace(plan, warnings=plan.check(context))
+        return replace(plan, warnings=(*plan.check(context), _as_of_ends(selected, head)))
+
+
+def _as_of_ends(selected: Sequence[Checkpoint], head: LedgerEntry) -> str:
+    first = selected[0].version
+    return (
+        f"After the replay `eo as-of` can no longer show versions {first} to {head.version} as "
+        "they were: the present rows of these checkpoints are replaced."
+    )
 
 
 def check_replay(context: RunContext, head: LedgerEntry, versions: Collection[int]) -> None:
@@ -206,7 +213,7 @@ def replay_entry(
         ranges=checkpoint.entry.ranges,
         topic_ids={**checkpoint.entry.topic_ids, **head.topic_ids},
         target=checkpoint.version,
-        counts=Counts(rows_total=head.counts.rows_total - checkpoint.counts.rows),
+        counts=head.counts.totals(checkpoint.counts),
         details=details,
     )
 

@@ -6,13 +6,13 @@ and a run that race one wins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar
 
-from eo_pipeline.errors import NothingToDoError
-from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
+from eo_pipeline.errors import NothingToDoError, some_of
+from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.operations.plan import (
     OpenContext,
@@ -74,7 +74,7 @@ class RewindPlan(RereadingPlan):
                 child.identity, past_topics=stood_on.past_topics, marks=stood_on.marks
             ),
             target=self.target.version,
-            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),
+            counts=self.head.counts.totals(*(c.counts for c in self.checkpoints)),
             details={
                 **remarks,
                 "rows_removed": self.rows,
@@ -105,8 +105,28 @@ def plan_rewind(
             topic_ids=first_topic_ids([target, *later]),
             accept_compacted=accept_compacted,
         )
-        return replace(plan, warnings=plan.check(context))
+        return replace(plan, warnings=(*plan.check(context), *_spared(target, later)))
 
+
+def _spared(target: LedgerEntry, later: Sequence[LedgerEntry]) -> Iterator[str]:
+    """Name the replays after ``target`` of checkpoints that stay: their rows stay as replayed."""
+    replays = {
+        entry.target: entry.version
+        for entry in later
+        if entry.operation is Operation.REPLAY
+        and entry.target is not None
+        and entry.target <= target.version
+    }
+    if replays:
+        named = some_of([f"{of} (version {by})" for of, by in sorted(replays.items())], NAMED_MAX)
+        yield (
+            f"Not undone: later replays of checkpoints that stay, {named}. Their rows stay as the "
+            "replay wrote them."
+        )
+
+
+#: Replays named in a warning; further ones are counted.
+NAMED_MAX = 20
 
 #: Operations that neither remove nor add rows of the version they follow: the rows of a replay
 #: belong to the checkpoint it replayed.

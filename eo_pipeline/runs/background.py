@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eo_pipeline.batch.stage import Stager
+    from eo_pipeline.batch.tables import TablesStager
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class BackgroundStaging:
         self,
         entry: LedgerEntry,
         attempt: Attempt,
-        stager: Stager,
+        stager: Stager | TablesStager,
         spark: SparkSession,
         message: str,
     ) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from eo_pipeline.batch.entry_cache import EntryCache
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -42,6 +42,7 @@ from eo_pipeline.runs.report import CheckpointReport, Recorder, Timing
 from eo_pipeline.runs.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
+from eo_pipeline.sinks.tables import TablesSink, TableView
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.spark.startup import Workload, work
 from eo_pipeline.staging.rows import StagedOutput
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from eo_pipeline.batch.schemas import SchemaResolvers
     from eo_pipeline.batch.stage import Stager, Transform
+    from eo_pipeline.batch.tables import Rest, TablesStager
     from eo_pipeline.runs.background import BackgroundStaging
     from eo_pipeline.staging.attempt import Attempt
 
@@ -136,6 +138,14 @@ def _describe_staged(entry: LedgerEntry) -> str:
     )
 
 
+class TableInput(NamedTuple):
+    """What one of several tables is made of: the records of ``source`` that fulfil ``where``."""
+
+    source: KafkaSource
+    transform: Transform | None
+    where: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
     """Settings and connections of one operation on one pipeline, over one session of its sink.
@@ -157,14 +167,44 @@ class RunContext:
     #: ``SparkSettings.begin``, unless there is a session already
     begin_spark: Callable[[], None]
     recorder: Recorder
+    #: of a pipeline that fills several tables what each is made of, and the policy for records that
+    #: no table takes
+    tables: Mapping[str, TableInput] = field(default_factory=dict)
+    rest: Rest = "fail"
+    #: of one of several tables; see :meth:`of_table`
+    where: str | None = None
+
+    @property
+    def is_transformed(self) -> bool:
+        """True if the user's own code takes part."""
+        return any(made_by is not None for made_by in self._transforms)
+
+    @property
+    def _transforms(self) -> list[Transform | None]:
+        return [self.transform, *(table.transform for table in self.tables.values())]
 
     @cached_property
-    def stager(self) -> Stager:
+    def stager(self) -> Stager | TablesStager:
         """The stager, which makes rows of a batch."""
         # here, because it takes pyspark, and a run that finds nothing new stages nothing
         from eo_pipeline.batch.stage import Stager
 
-        return Stager(self.source, self.sink, self.transform, self.lineage)
+        if not self.tables:
+            return Stager(self.source, self.sink, self.transform, self.lineage, where=self.where)
+        from eo_pipeline.batch.tables import TablesStager
+
+        assert isinstance(self.sink, TablesSink)
+        stagers = {
+            name: Stager(
+                table.source,
+                self.sink.members[name],
+                table.transform,
+                self.lineage,
+                where=table.where,
+            )
+            for name, table in self.tables.items()
+        }
+        return TablesStager(self.source, stagers, self.rest)
 
     @cached_property
     def entries(self) -> EntryCache:
@@ -174,29 +214,97 @@ class RunContext:
     @cached_property
     def books(self) -> SchemaResolvers | None:
         """The schemas that records are read with; None if there is no registry."""
-        if self.source.registry is None:
+        return self._books_of(self.source, self.entries)
+
+    @cached_property
+    def _books_of_tables(self) -> Mapping[str, SchemaResolvers | None]:
+        return {
+            name: self._books_of(table.source, partial(self._entry_of_table, name))
+            for name, table in self.tables.items()
+        }
+
+    def _entry_of_table(self, name: str, version: int) -> LedgerEntry | None:
+        entry = self.entries(version)
+        return entry and entry.of_table(name)
+
+    def _books_of(
+        self, source: KafkaSource, entry_at: Callable[[int], LedgerEntry | None]
+    ) -> SchemaResolvers | None:
+        if source.registry is None:
             return None
         # here for the same reason
         from eo_pipeline.batch.schemas import SchemaResolvers
 
-        return SchemaResolvers.of_source(self.pipeline, self.source, self.entries)
+        return SchemaResolvers.of_source(self.pipeline, source, entry_at)
 
-    def current_stager(self, measured: Counts | None = None) -> Stager:
+    def current_stager(self, measured: Counts | None = None) -> Stager | TablesStager:
         """Return the stager with the table's present limits, and with the size of the records that
         were ``measured``.
         """
+        from eo_pipeline.batch.stage import Stager
+
+        if isinstance(self.stager, Stager):
+            return self._current(self.stager, self.session, self.books, measured)
+        stagers = {
+            name: self._current(
+                stager,
+                self.session.members[name],
+                self._books_of_tables[name],
+                measured and measured.tables.get(name),
+            )
+            for name, stager in self.stager.tables.items()
+        }
+        return replace(self.stager, tables=stagers)
+
+    def of_table(self, name: str) -> RunContext:
+        """Return the context of one of several tables, as if it were the only one; to read."""
+        assert isinstance(self.sink, TablesSink)
+        table = self.tables[name]
+        return replace(
+            self,
+            session=cast("SinkSession", TableView(self.session, name, table.source.topics)),
+            sink=self.sink.members[name],
+            source=table.source,
+            transform=table.transform,
+            where=table.where,
+            tables={},
+        )
+
+    def stager_of_one_table(self, measured: Counts | None = None) -> Stager:
+        """See :meth:`current_stager`.
+
+        Raises:
+            RefusedError: the pipeline fills several tables.
+        """
+        from eo_pipeline.batch.stage import Stager
+
+        stager = self.current_stager(measured)
+        if isinstance(stager, Stager):
+            return stager
+        raise RefusedError(
+            f"Pipeline {self.pipeline!r} fills several tables, which this cannot compare yet. "
+            "Nothing was changed."
+        )
+
+    def _current(
+        self,
+        stager: Stager,
+        session: SinkSession,
+        books: SchemaResolvers | None,
+        measured: Counts | None,
+    ) -> Stager:
         size = record_bytes(measured) if measured else None
         return replace(
-            self.stager,
-            never_null=self.session.never_null(),
-            bounds=self.session.bounds(),
+            stager,
+            never_null=session.never_null(),
+            bounds=session.bounds(),
             record_bytes=size,
             # records of unknown size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
-            books=self.books,
+            books=books,
             had_bad_records=bool(measured and (measured.dead_letters or measured.unknown)),
-            agree=self.session.agree if self.sink.needs_agreement else None,
-            as_staged=self.session.as_staged if self.sink.marks_files else None,
+            agree=session.agree if stager.sink.needs_agreement else None,
+            as_staged=session.as_staged if stager.sink.marks_files else None,
         )
 
     def cluster(self) -> Cluster:
@@ -396,7 +504,7 @@ def _refuse_replaced_topics(admin: KafkaAdmin, entry: LedgerEntry) -> None:
 
 
 def _workload(context: RunContext, entry: LedgerEntry, measured: Counts) -> Workload:
-    transformed = context.transform is not None
+    transformed = context.is_transformed
     return workload_of(entry, context.recorder.lag, measured, transformed=transformed)
 
 
@@ -421,27 +529,37 @@ def _without_refused(
             were set aside already.
         BadRecordError: by the source's policy, with one of the records.
     """
-    entry, source = transaction.entry, context.source
+    entry = transaction.entry
     if not entry.ranges or REFUSED in entry.details:
         raise error
-    lenient = source.on_bad_record == "dead_letter"
-    most = source.dead_letter_limit if lenient else 0
+    sources = {None: context.source} | {name: of.source for name, of in context.tables.items()}
+    most = max(map(_dead_letters_max, sources.values()))
     records = context.session.refused_records(error, transaction.output, most + 1)
     if not records:
         raise error
-    if len(records) > most:
-        # only now, because it takes pyspark
-        from eo_pipeline.batch.validation import InvalidRows, refused
+    for name, source in sources.items():
+        refused_here = [record for record in records if record.get("table") == name]
+        if len(refused_here) > (most := _dead_letters_max(source)):
+            # only now, because it takes pyspark
+            from eo_pipeline.batch.validation import InvalidRows, refused
 
-        remedy = f"More than source.dead_letter_limit ({most})" if lenient else ""
-        example = {**records[0], "reason": records[0]["error"]}
-        raise refused(InvalidRows(len(records), example), source, context.sink, remedy) from error
+            remedy = f"More than source.dead_letter_limit ({most})" if most else ""
+            example = {**refused_here[0], "reason": refused_here[0]["error"]}
+            tables = context.sink.members if isinstance(context.sink, TablesSink) else {}
+            sink = tables.get(name or "", context.sink)
+            invalid = InvalidRows(len(refused_here), example)
+            raise refused(invalid, source, sink, remedy) from error
     return replace(
         entry,
         transaction_id=new_transaction_id(),
-        counts=Counts(rows_total=entry.counts.rows_total - entry.counts.rows),
+        counts=entry.counts.totals(entry.counts),
         details={**entry.details, REFUSED: records},
     )
+
+
+def _dead_letters_max(source: KafkaSource) -> int:
+    """Return how many records of a checkpoint may become dead letters."""
+    return source.dead_letter_limit if source.on_bad_record == "dead_letter" else 0
 
 
 def _commit(context: RunContext, transaction: SinkTransaction) -> CommitOutcome:

@@ -133,7 +133,7 @@ class OverlapScheduler:
             return None
         if self._wanted is None:
             # a transform may read the table that it feeds, and must see the last checkpoint there
-            self._wanted = context.transform is None and _has_cores_for_both(spark)
+            self._wanted = not context.is_transformed and _has_cores_for_both(spark)
         if not self._wanted:
             return None
         context.entries.gather(promised)

@@ -22,7 +22,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from eo_pipeline.crashpoints import CrashPoint, current_hook, reach
 from eo_pipeline.errors import CommitUnknownError, EoPipelineError, FencedError
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
-from eo_pipeline.ledger.schemas import WrittenWith, written_with
+from eo_pipeline.ledger.schemas import written_with
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.manifest import Manifest
@@ -92,23 +92,14 @@ class SinkTransaction:
         """Names of the staged rows' columns, and the types the store gives them; ``None`` if the
         entry has no rows.
         """
-        rows = self._output.rows
-        if rows is None:
-            return None
-        return {field.name: self._session.column_type(field) for field in rows.schema}
+        return _columns(self._session, self._output)
 
     def write(self, stage: Stage) -> None:
         """Stage the rows, where no reader looks."""
         self._output, counts = stage(self.entry, self._attempt)
-        if counts.rows and self._output.rows is not None:
-            counts = replace(counts, written=self._written())
+        counts = _with_written(self._session, self.entry, self._output, counts)
         self.entry = self.entry.with_counts(counts)
         self._move(TransactionState.STAGED)
-
-    def _written(self) -> WrittenWith:
-        """Return the types that the rows are written as."""
-        last, version = self.entry.identity.written, self.entry.version
-        return written_with(last, version, self.columns or {}, self._session.registered())
 
     def pre_commit(self) -> None:
         """Promise: after this only transport, or the store's own rules, can stop the commit."""
@@ -179,6 +170,36 @@ class SinkTransaction:
         if state not in _MOVES[self.state]:
             raise RuntimeError(f"a transaction cannot go from {self.state} to {state}")
         self.state = state
+
+
+def _columns(session: SinkSession, output: StagedOutput) -> dict[str, str] | None:
+    if output.rows is None:
+        return None
+    return {field.name: session.column_type(field) for field in output.rows.schema}
+
+
+def _with_written(
+    session: SinkSession, entry: LedgerEntry, output: StagedOutput, counts: Counts
+) -> Counts:
+    """Return ``counts`` with the types that the rows are written as; of each table, if there are
+    several.
+    """
+    if session.members:
+        tables = {
+            name: _with_written(
+                session.members[name],
+                entry.of_table(name),
+                output.tables.get(name, StagedOutput()),
+                of_table,
+            )
+            for name, of_table in counts.tables.items()
+        }
+        return replace(counts, tables=tables)
+    if not counts.rows or output.rows is None:
+        return counts
+    columns = _columns(session, output) or {}
+    last = entry.identity.written
+    return replace(counts, written=written_with(last, entry.version, columns, session.registered()))
 
 
 def _tries() -> Retrying:

@@ -57,6 +57,8 @@ class Sink(Settings, ABC):
       types, and :meth:`SinkSession.as_staged` what.
     - ``session_class``: where the :class:`SinkSession` is, ``package.module:Class``; imported by
       :meth:`open` only, so that a configuration needs no driver.
+    - ``tables_session_class``: likewise, the session of several tables that one transaction fills;
+      None: the store has no such transaction, for the reason ``no_tables_reason``.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
 
@@ -64,6 +66,8 @@ class Sink(Settings, ABC):
     copies_rows: ClassVar[bool] = True
     marks_files: ClassVar[bool] = False
     session_class: ClassVar[str]
+    tables_session_class: ClassVar[str | None] = None
+    no_tables_reason: ClassVar[str] = "one transaction of this store fills one table"
     extra: ClassVar[str | None] = None
 
     @property
@@ -128,7 +132,10 @@ class Sink(Settings, ABC):
 
     def _session_class(self) -> Any:
         """The class named by :attr:`session_class`."""
-        module, _, name = self.session_class.partition(":")
+        return self._imported(self.session_class)
+
+    def _imported(self, path: str) -> Any:
+        module, _, name = path.partition(":")
         try:
             return getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:

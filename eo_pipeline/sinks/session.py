@@ -272,6 +272,9 @@ class SinkSession(IdentityChecks):
     Usable again after any error: a session reconnects by itself when its connection died.
     """
 
+    #: of a pipeline that fills several tables the session of each, by the table's name
+    members: Mapping[str, SinkSession] = {}
+
     def recover(self) -> LedgerEntry | None:
         """Settle what dead runs left open in the store, then return :meth:`head`.
 

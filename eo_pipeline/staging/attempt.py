@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import IO
+from urllib.parse import quote
 
 from eo_pipeline import _process
 from eo_pipeline._lazy import pa, pq
@@ -66,12 +67,22 @@ class Attempt:
     data: Place
     #: held open by the process that stages here; see :mod:`eo_pipeline.staging.markers`
     owner: IO[str] | None = field(default=None, compare=False, repr=False)
+    #: of several tables the one whose files are staged; see :meth:`of_table`
+    table: str | None = None
+
+    def of_table(self, name: str) -> Attempt:
+        """This attempt, for the files of one of several tables, in folders of their own."""
+        return replace(self, table=name)
 
     def rows_folder(self) -> Place:
-        return self.data / "rows"
+        return self._files / "rows"
 
     def dead_letters_folder(self) -> Place:
-        return self.data / "dead_letters"
+        return self._files / "dead_letters"
+
+    @property
+    def _files(self) -> Place:
+        return self.data if self.table is None else self.data / "tables" / quote(self.table, "")
 
     @property
     def name(self) -> str:

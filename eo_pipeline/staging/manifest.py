@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
@@ -18,8 +18,8 @@ from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
 from eo_pipeline.storage.paths import Place
 
 #: The second has rows in a form of the sink's own, which a release that knows the first alone would
-#: take for columns.
-MANIFEST_FORMAT, PACKED_FORMAT = 1, 2
+#: take for columns; the third has several tables.
+MANIFEST_FORMAT, PACKED_FORMAT, TABLES_FORMAT = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,21 @@ class Manifest:
         """A dictionary of JSON values that :meth:`from_json` reads back; with a hash of the rest,
         since half a promise can look whole.
         """
-        rows, dead_letters = self.output.rows, self.output.dead_letters
+        rows, dead_letters, tables = self.output.rows, self.output.dead_letters, self.output.tables
         written_as = PACKED_FORMAT if rows and rows.form else MANIFEST_FORMAT
-        stored = _Stored(written_as, self.entry, _stored(rows), _stored(dead_letters))
+        stored = _Stored(
+            TABLES_FORMAT if tables else written_as,
+            self.entry,
+            _stored(rows),
+            _stored(dead_letters),
+            {
+                name: _StoredOutput(_stored(output.rows), _stored(output.dead_letters))
+                for name, output in tables.items()
+            },
+        )
         written: dict[str, Any] = _format().dump_python(stored, mode="json")
+        if not tables:
+            del written["tables"]
         for table in (written["rows"], written["dead_letters"]):
             if table and table["form"] is None:  # the first format is, byte for byte, what it was
                 del table["form"]
@@ -51,18 +62,22 @@ class Manifest:
             ValueError, KeyError, TypeError, ArrowException: it is no manifest, or not the one that
                 was written.
         """
-        if raw["format"] not in (MANIFEST_FORMAT, PACKED_FORMAT):
+        if raw["format"] not in (MANIFEST_FORMAT, PACKED_FORMAT, TABLES_FORMAT):
             raise SetupError(
                 f"the manifest of {root.name} has format {raw['format']}, this version reads "
-                f"{MANIFEST_FORMAT} and {PACKED_FORMAT}. Finish the checkpoint with the version "
+                f"{MANIFEST_FORMAT} to {TABLES_FORMAT}. Finish the checkpoint with the version "
                 "that staged it."
             )
         if raw.get(_HASH, _hash(raw)) != _hash(raw):
             raise ValueError("its content does not fit its hash")
         stored = _format().validate_python(raw)
+        tables = {
+            name: StagedOutput(_staged(output.rows, root), _staged(output.dead_letters, root))
+            for name, output in stored.tables.items()
+        }
         return cls(
             stored.entry,
-            StagedOutput(_staged(stored.rows, root), _staged(stored.dead_letters, root)),
+            StagedOutput(_staged(stored.rows, root), _staged(stored.dead_letters, root), tables),
         )
 
 
@@ -93,6 +108,14 @@ class _StoredTable:
 
 
 @dataclass(frozen=True)
+class _StoredOutput:
+    """One of several tables."""
+
+    rows: _StoredTable | None
+    dead_letters: _StoredTable | None
+
+
+@dataclass(frozen=True)
 class _Stored:
     """The file's fields, in their order."""
 
@@ -102,6 +125,7 @@ class _Stored:
     ]
     rows: _StoredTable | None
     dead_letters: _StoredTable | None
+    tables: Mapping[str, _StoredOutput] = field(default_factory=dict)
 
 
 @cache

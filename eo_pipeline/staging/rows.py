@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eo_pipeline import _process
 from eo_pipeline._lazy import pa, pq
@@ -191,11 +191,13 @@ def _not_as_promised(file: StagedFile, fault: str) -> RefusedError:
 @dataclass(frozen=True)
 class StagedOutput:
     """Everything one checkpoint will make visible. ``rows`` is ``None`` for a ledger-only entry
-    (start, adopt, accept-loss); ``dead_letters`` is ``None`` when there are none.
+    (start, adopt, accept-loss); ``dead_letters`` is ``None`` when there are none. Of a pipeline
+    that fills several tables ``tables`` has both for each, by its name, and there is nothing else.
     """
 
     rows: StagedTable | None = None
     dead_letters: StagedTable | None = None
+    tables: Mapping[str, StagedOutput] = field(default_factory=dict)
 
     def verify(self, entry: LedgerEntry) -> None:
         """Check that the files are as the manifest says, and hold as many rows and dead letters as
@@ -204,6 +206,9 @@ class StagedOutput:
         Raises:
             RefusedError: with the numbers, or the file's name.
         """
+        if self.tables or entry.counts.tables:
+            self._verify_tables(entry)
+            return
         counted = (entry.counts.rows, entry.counts.dead_letters)
         staged = tuple(table.rows if table else 0 for table in (self.rows, self.dead_letters))
         if staged != counted:
@@ -215,3 +220,16 @@ class StagedOutput:
         for table in (self.rows, self.dead_letters):
             if table is not None:
                 table.verify()
+
+    def _verify_tables(self, entry: LedgerEntry) -> None:
+        """Check each table, and that the entry's rows are those of its tables."""
+        counts = entry.counts
+        for name in {**self.tables, **counts.tables}:
+            self.tables.get(name, StagedOutput()).verify(entry.of_table(name))
+        rows = sum(of_table.rows for of_table in counts.tables.values())
+        if rows != counts.rows:
+            raise RefusedError(
+                f"Pipeline {entry.pipeline!r}, version {entry.version}: its tables have {rows} "
+                f"rows, the ledger entry says {counts.rows}. Nothing was published; the next run "
+                "reads the ranges again."
+            )

@@ -33,6 +33,15 @@ def test_what_a_transform_raises_is_told_with_its_kind() -> None:
     assert isinstance(error.value.__cause__, KeyError)
 
 
+def test_the_first_line_and_the_users_line_are_told_and_not_sparks_plan() -> None:
+    with pytest.raises(TransformError) as error:
+        result_of(raising(ValueError("no column named dealy\n'Project [...]\n+- Relation [...]")))
+    line = raising.__code__.co_firstlineno + 2
+    assert str(error.value) == (
+        f"the transform raised ValueError: no column named dealy ({__file__}, line {line})"
+    )
+
+
 @pytest.mark.parametrize("error", [SetupError("no such file"), TransformError("mine")])
 def test_an_error_of_ours_goes_through_as_it_is(error: EoPipelineError) -> None:
     with pytest.raises(type(error)) as raised:

@@ -89,7 +89,7 @@ def test_a_run_adds_its_checkpoints_as_partitions_with_ranges_and_never_asks_for
     assert replayed(instance, declared) == [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
     last = events(instance, declared.checkpoints)[-1].metadata
     assert (value(last, "records"), value(last, "rows")) == (50, 50)
-    assert {"started_at", "seconds_stage", "transaction_id"} <= last.keys()
+    assert {"started_at", "seconds", "transaction_id"} <= last.keys()
     ranges = last["ranges"]
     assert isinstance(ranges, dg.TableMetadataValue)
     assert sum(int(str(row.data["offsets"])) for row in ranges.records) == 50
@@ -186,7 +186,7 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     # the newest once more, with the table to choose from
     each_once = [("1", 1), ("2", 2), ("3", 3), ("4", 4)]
     assert replayed(instance, declared) == [*each_once, ("4", 4)]
-    assert "standing" in events(instance, declared.checkpoints)[-1].metadata
+    assert "live_versions" in events(instance, declared.checkpoints)[-1].metadata
 
     declared.pipeline.rewind(2)
     cursor = apply(instance, reconcile(declared, instance, cursor))
@@ -211,7 +211,7 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     shown = events(instance, declared.checkpoints)[-1]
     assert shown.partition == "4", "the newest that can be picked"
     assert "ranges" in shown.metadata, "and all that was said of it"
-    table = shown.metadata["standing"]
+    table = shown.metadata["live_versions"]
     assert isinstance(table, dg.TableMetadataValue)
     chosen_by = ("version", "operation", "of", "rows", "reason")
     assert [tuple(row.data[k] for k in chosen_by) for row in table.records] == [
@@ -221,12 +221,14 @@ def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
         (2, "forward", None, 100, ""),
         (1, "forward", None, 100, ""),
     ]
-    assert all("UTC" in str(row.data["committed_at"]) for row in table.records)
+    assert all("Z" in str(row.data["committed_at"]) for row in table.records)
     # nothing new, nothing told
     assert result_of(reconcile(declared, instance, cursor)).asset_events == []
-    assert launch(declared, instance, "rewind", to={"version": 3}, reason="too far").success
+    assert launch(
+        declared, instance, "rewind", to={"version": 3}, reason="too far", dry_run=False
+    ).success
     apply(instance, reconcile(declared, instance, cursor))
-    table = events(instance, declared.checkpoints)[-1].metadata["standing"]
+    table = events(instance, declared.checkpoints)[-1].metadata["live_versions"]
     assert isinstance(table, dg.TableMetadataValue)
     top = table.records[0].data
     assert [top[k] for k in ("version", "operation", "of", "reason")] == [6, "rewind", 3, "too far"]

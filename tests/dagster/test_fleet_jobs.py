@@ -113,7 +113,7 @@ def test_errors_links_and_schedules_name_the_fleets_job_and_the_pipeline(tmp_pat
     fleet = Fleet(name="sales")
     member = raw(tmp_path, "my-orders", fleet, maintenance_schedule="0 3 * * *")
     assert in_dagster(member, "see `eo rewind 3`") == (
-        "see the job `sales_rewind` with `{pipeline: my-orders, to: {version: 3}}`"
+        "see the job `sales_rewind` with `{dry_run: false, pipeline: my-orders, to: {version: 3}}`"
     )
     assert in_dagster(member, "then `eo run`") == "then the job `my_orders_job`"
     [schedule] = without_topics(member).schedules or ()
@@ -138,7 +138,7 @@ def test_a_fleets_rewind_is_of_the_pipeline_that_is_named_and_of_no_other(
     with pytest.raises(dg.DagsterInvalidConfigError, match="pipeline_of_sales"):
         rewind.execute_in_process(run_config={"pipeline": "orders-2", "to": {"version": 0}})
 
-    config = {"pipeline": "orders", "to": {"version": 0}}
+    config = {"pipeline": "orders", "to": {"version": 0}, "dry_run": False}
     result = rewind.execute_in_process(run_config=config, instance=instance)
 
     assert result.success

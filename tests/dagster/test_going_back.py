@@ -68,9 +68,16 @@ def test_a_rewind_takes_rows_and_partitions_away_and_shows_in_the_history(
 ) -> None:
     dry = launch(declared, instance, "rewind", to={"version": 1}, dry_run=True)
     assert value(outputs(dry), "rows") == 150
+    newest = launch(declared, instance, "rewind")  # as the Launchpad opens
+    assert value(outputs(newest), "rows") == 50
+    said = "Dry run: nothing was changed. Plan: rewind of events from version 3 to 2"
+    assert said in log_lines(newest, instance)
+    assert not [e for e in newest.all_events if e.is_step_skipped]
     assert versions(instance, declared.offsets) == [0, 1, 2, 3]
 
-    result = launch(declared, instance, "rewind", to={"version": 1}, reason="a wrong rate")
+    result = launch(
+        declared, instance, "rewind", to={"version": 1}, reason="a wrong rate", dry_run=False
+    )
 
     assert result.success
     assert filled.table.query("select _eo_checkpoint, count(*) from events group by 1") == [
@@ -108,8 +115,9 @@ def test_a_rewind_that_cannot_be_is_refused_with_a_sentence_and_stops_no_sensor(
         ({"time": "2001-01-31T12:00:00Z"}, "did not exist at 2001-01-31"),
         ({"version": 7}, "is no version 7. the asset `events_checkpoints` lists them"),
         ({"version": 3}, "stands at version 3 already"),
+        ({"version": -1}, "to.version: -1 is for dry runs only"),
     ):
-        result = launch(declared, instance, "rewind", to=asked)
+        result = launch(declared, instance, "rewind", to=asked, dry_run=False)
         assert said in failure(result, step)
         assert not [e for e in result.all_events if e.is_step_up_for_retry]
     assert declared.pipeline.history()[-1].version == 3
@@ -199,6 +207,10 @@ def test_the_job_that_audits_evaluates_the_check_and_hands_over_what_repairs_the
     assert record.status is AssetCheckExecutionRecordStatus.SUCCEEDED
     assert record.evaluation
     assert value(record.evaluation.metadata, "missing_rows") == 0
+    assert record.evaluation.description == (
+        "checkpoints 1 to 3: each of 250 records is a row or a dead letter (250 rows, 0 dead "
+        "letters)"
+    )
     filled.table.execute("delete from events where _eo_checkpoint in (1, 3) and _eo_partition = 1")
     filled.table.execute(
         "insert into events select * from events where _eo_checkpoint = 2 and _eo_partition = 3"
@@ -288,7 +300,7 @@ def check(declared: DagsterPipeline, instance: dg.DagsterInstance) -> dg.Execute
 @pytest.mark.parametrize(
     ("operation", "config", "wrong"),
     [
-        ("rewind", {"to": {"version": 1}}, {}),
+        ("rewind", {}, {"to": {"version": "one"}}),
         ("rewind", {"to": {"time": "2026-01-31T12:00:00Z"}, "dry_run": True}, {"to": {}}),
         ("rewind", {"to": {"version": 1}, "reason": "r"}, {"to": {"version": 1, "time": "x"}}),
         ("replay", {"versions": [1, 3]}, {"versions": 1}),
@@ -312,4 +324,6 @@ def test_every_field_is_described_and_none_has_a_default_that_means_nothing() ->
     for request in (RewindRequest, ReplayRequest, ForkRequest, LossRequest, AuditRequest):
         for name, field in request.model_fields.items():
             assert field.description, name
-            assert field.is_required() or field.default in (None, False), name
+            safe = (RewindRequest, "to"), (RewindRequest, "dry_run")
+            empty = field.default in (None, False, "")
+            assert field.is_required() or empty or (request, name) in safe, name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dagster as dg
 import pytest
 from dagster._core.storage.asset_check_execution_record import (
@@ -12,8 +14,17 @@ from dagster._core.storage.asset_check_execution_record import (
 from eo_pipeline.dagster.definitions import without_topics
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.sensors import check_lag
-from eo_pipeline.dagster.topics import REPORT_INTERVAL_S, LagCursor, lag_check, topic_events
+from eo_pipeline.dagster.topics import (
+    CHANGE_INTERVAL_S,
+    REPORT_INTERVAL_S,
+    LagCursor,
+    lag_check,
+    topic_events,
+)
 from eo_pipeline.errors import SourceUnavailableError
+from eo_pipeline.kafka.partitions import Bounds, Cluster
+from eo_pipeline.ledger.offsets import TopicPartition
+from eo_pipeline.operations.status import Status
 from tests.dagster.steps import materialize, value
 from tests.dagster.test_sensors import apply, skipped
 from tests.support.engine import Bench
@@ -47,6 +58,12 @@ def said(record: AssetCheckExecutionRecord) -> str:
     return str(record.evaluation.description)
 
 
+def aged(cursor: str | None) -> str:
+    """The cursor of a look that was CHANGE_INTERVAL_S earlier."""
+    told = LagCursor.from_cursor(cursor)
+    return replace(told, at=told.at - CHANGE_INTERVAL_S).to_cursor()
+
+
 def observations(
     instance: dg.DagsterInstance, declared: DagsterPipeline
 ) -> list[dg.AssetObservation]:
@@ -62,7 +79,7 @@ def test_each_look_shows_where_the_topic_ends_and_what_waits(
     cursor = apply(instance, check_lag(limited, instance))
     materialize(limited, instance)
     bench.topic.write(10)
-    apply(instance, check_lag(limited, instance, cursor))
+    apply(instance, check_lag(limited, instance, aged(cursor)))
 
     first, second = (each.metadata for each in observations(instance, limited))
     assert [value(first, k) for k in ("lag_of_events", "end_offset")] == [40, 40]
@@ -107,6 +124,24 @@ def test_a_look_that_finds_nothing_new_is_told_again_only_after_a_while(
     )
     later, _ = topic_events(limited, status, told, now=1_001.0 + REPORT_INTERVAL_S)
     assert len(later) == 2
+
+
+def test_a_topic_that_grows_all_day_is_observed_once_a_minute_and_at_once_when_its_check_turns(
+    limited: DagsterPipeline,
+) -> None:
+    def status(lag: int) -> Status:
+        tp = TopicPartition(limited.pipeline.source.topics[0], 0)
+        return Status("p", None, Cluster({tp: Bounds(0, lag)}, {tp.topic: "id"}))
+
+    kept: dict[dg.AssetKey, str] = {}
+    told, reports = LagCursor(), []
+    for second in range(0, 600, 5):
+        now, lag = 1_000.0 + second, 10 + second % 35
+        events, told = topic_events(limited, status(lag), told, now, kept=lambda: kept)
+        reports += [second] if events else []
+    assert reports == [*range(0, 600, 60)]
+    events, told = topic_events(limited, status(60), told, 1_601.0, kept=lambda: kept)
+    assert events, "the lag is above its limit now"
 
 
 @pytest.mark.core

@@ -127,8 +127,8 @@ def test_the_metadata_says_what_was_read_and_how_fast(
     offsets, table = (events(instance, k)[-1].metadata for k in (declared.offsets, declared.table))
     assert [value(offsets, k) for k in ("version", "operation", "records")] == ["2", "forward", 50]
     assert value(offsets, "run_id") == result.run_id
-    assert (value(offsets, "lag_before"), value(offsets, "lag")) == ("50", 0)
-    assert isinstance(value(offsets, "seconds_stage"), float)
+    assert (value(offsets, "lag_before"), value(offsets, "lag_after")) == (50, "0")
+    assert isinstance(value(offsets, "seconds"), float)
     assert isinstance(value(offsets, "records_per_second"), int)
     ranges = offsets["ranges"]
     assert isinstance(ranges, dg.TableMetadataValue)

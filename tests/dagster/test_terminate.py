@@ -212,6 +212,7 @@ def test_terminated_while_spark_works_the_run_is_canceled_and_spark_is_free(
     said = runs.terminated(run_id)
 
     assert "version 1 stands; nothing of version 2 is visible" in said
+    assert "While the sensor events_lag is on, it starts the next run" in said
     spark_is_free(filled)
     stands_as_it_was(filled)
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 import eo_pipeline
+from eo_pipeline.dagster.launchpad import RewindRequest, launchpad
 from eo_pipeline.dagster.metadata import in_dagster
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
-from eo_pipeline.dagster.runs import failure_metadata
-from eo_pipeline.errors import DataLossError, Loss
+from eo_pipeline.dagster.runs import dead_letters_line, failing, failure_metadata
+from eo_pipeline.errors import DataLossError, Loss, TransformError
+from eo_pipeline.ledger.entry import Counts
+from eo_pipeline.operations.replay import DeadLetter
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.testing import first_entry
 
 #: What nobody can do in Dagster yet.
-ONLY_IN_A_SHELL = {"adopt", "dead-letters", "set-aside"}
+ONLY_IN_A_SHELL = {"adopt", "as-of", "dead-letters", "set-aside"}
 
 
 def test_a_failure_that_knows_what_is_lost_says_it_partition_by_partition() -> None:
@@ -49,6 +56,46 @@ def declared() -> DagsterPipeline:
     return DagsterPipeline(Pipeline.from_config(config), Automation())
 
 
+class Lenient(Pipeline):
+    def dead_letter_rows(self, version: int = 0) -> Iterator[DeadLetter]:
+        for offset, error in enumerate(["no number: 'a'\n more", "no number: 'a'", "no JSON"]):
+            yield DeadLetter(version, "t", 0, offset, error, None)
+
+
+def test_dead_letters_are_a_warning_with_the_first_reasons_and_the_command(
+    declared: DagsterPipeline,
+) -> None:
+    lenient = replace(declared, pipeline=Lenient(**dict(declared.pipeline)))
+    entry = first_entry("p").with_counts(Counts(dead_letters=1_200))
+    assert dead_letters_line(lenient, entry) == (
+        "version 0: 1,200 dead letters, for example: no number: 'a'; no JSON. "
+        "`eo dead-letters show 0` lists them."
+    )
+
+
+def test_a_failed_step_shows_its_sentence_and_no_stack_of_the_causes(
+    declared: DagsterPipeline,
+) -> None:
+    @dg.op
+    def step(context) -> None:  # type: ignore[no-untyped-def]  # Dagster reads no string
+        with failing(context, declared):
+            try:
+                raise ValueError("Spark's plan")
+            except ValueError as error:
+                raise TransformError("the transform raised") from error
+
+    @dg.job
+    def job() -> None:
+        step()
+
+    data = job.execute_in_process(raise_on_error=False).failure_data_for_node("step")
+    assert data is not None
+    assert data.error is not None
+    assert "the transform raised" in str(data.user_failure_data)
+    assert (data.error.cause, data.error.context) == (None, None)
+    assert "Spark's plan" not in str(data)
+
+
 def test_commands_become_jobs_with_their_fields_and_looks_become_assets(
     declared: DagsterPipeline,
 ) -> None:
@@ -76,3 +123,14 @@ def test_every_command_that_an_error_names_has_its_place_in_dagster(
     assert {"accept-loss", "checkpoints", "replay"} <= named
     kept = {command for command in named if "`eo " in in_dagster(declared, f"`eo {command}`")}
     assert kept <= ONLY_IN_A_SHELL
+
+
+def test_the_launchpad_of_a_rewind_opens_with_a_dry_run() -> None:
+    schema = launchpad(RewindRequest, ["op"]).config_schema
+    fields = schema.as_field().config_type.fields  # type: ignore[attr-defined]
+    opened = {
+        name: f.default_value
+        for name, f in fields.items()
+        if f.default_provided and f.default_value is not None
+    }
+    assert opened == {"to": {"version": -1}, "dry_run": True, "reason": ""}

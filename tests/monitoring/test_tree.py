@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
+from eo_pipeline.monitoring import report
 from eo_pipeline.monitoring.report import tree
 
 
@@ -51,3 +54,16 @@ def test_a_lane_is_used_again_where_nothing_is_in_the_way() -> None:
 def test_a_part_of_a_ledger_is_drawn_without_what_came_before() -> None:
     whole = ledger(None, None, None, 1, None)
     assert drawn(whole[3:]) == [(3, 1, False, None), (4, 0, True, None), (5, 0, True, 4)]
+
+
+def test_no_two_series_have_one_colour_in_light_or_in_dark() -> None:
+    page = Path(report.__file__).with_name("page.html.jinja").read_text()
+    light, dark = page.split("} }")[0].split("@media (prefers")
+    for theme in (light, dark):
+        colours = re.findall(r"--(\w+): (#\w+)", theme)
+        shown = [
+            colour
+            for name, colour in colours
+            if name not in ("page", "card", "ink", "soft", "line")
+        ]
+        assert len(shown) == len(set(shown)) == 14

@@ -79,8 +79,8 @@ MUTANTS = (
         "replay-is-its-checkpoints-partition",
         "A replay is an event of the partition of the checkpoint that it replayed.",
         "eo_pipeline/dagster/mirror.py",
-        "metadata, code, str(entry.checkpoint))]\n",
-        "metadata, code, str(entry.version))]\n",
+        "key, partition = declared.checkpoints, str(entry.checkpoint)\n",
+        "key, partition = declared.checkpoints, str(entry.version)\n",
         (_MIRROR,),
     ),
     Mutant(

@@ -47,8 +47,8 @@ MUTANTS = (
         "rewind-counts",
         "After a rewind the ledger's total is what is left in the table.",
         "eo_pipeline/operations/rewind.py",
-        "            counts=Counts(rows_total=self.head.counts.rows_total - self.rows),\n",
-        "            counts=Counts(rows_total=self.head.counts.rows_total),\n",
+        "            counts=self.head.counts.totals(*(c.counts for c in self.checkpoints)),\n",
+        "            counts=self.head.counts.totals(),\n",
         (_WITHOUT_SPARK,),
     ),
     Mutant(

@@ -27,6 +27,7 @@ class ConsoleSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
     session_class: ClassVar[str] = "eo_pipeline.sinks.console.session:ConsoleSession"
+    no_tables_reason: ClassVar[str] = "it shows one table"
 
     @property
     def table_name(self) -> str:

@@ -71,6 +71,11 @@ class DeltaSink(UpsertOptions, FolderSink):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
     session_class: ClassVar[str] = "eo_pipeline.sinks.delta.session:DeltaSession"
+    no_tables_reason: ClassVar[str] = (
+        "a commit of Delta Lake is one of one table, until a catalog manages commits "
+        "(catalog-managed tables), which no writer used here can take part in. Meanwhile: a "
+        "database, or a pipeline for each table"
+    )
     extra: ClassVar[str | None] = "delta"
 
     @property

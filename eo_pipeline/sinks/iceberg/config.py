@@ -266,6 +266,9 @@ class IcebergSink(FolderSink):
     copies_rows: ClassVar[bool] = False
     marks_files: ClassVar[bool] = True
     session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
+    no_tables_reason: ClassVar[str] = (
+        "it is not done for Iceberg. Use a database, or a pipeline for each table"
+    )
     extra: ClassVar[str | None] = "iceberg"
 
     @model_validator(mode="before")

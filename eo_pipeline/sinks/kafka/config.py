@@ -124,6 +124,9 @@ class KafkaSink(Sink):
     client: ClientSettings = Field(default_factory=dict, repr=False)
 
     session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
+    no_tables_reason: ClassVar[str] = (
+        "it is not done for Kafka. Use a database, or a pipeline for each topic"
+    )
 
     _schemas: Schemas = PrivateAttr(default_factory=Schemas)
 

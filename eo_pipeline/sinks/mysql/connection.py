@@ -178,8 +178,8 @@ class MySqlStore(SqlStore):
     sink: MySqlSink
     connection: Connection
 
-    def __init__(self, sink: MySqlSink, pipeline: str) -> None:
-        super().__init__(sink, pipeline)
+    def __init__(self, sink: MySqlSink, pipeline: str, shared: SqlStore | None = None) -> None:
+        super().__init__(sink, pipeline, shared)
         #: false once the server has said that it does not allow LOAD DATA
         self.may_load = sink.load_data
 

@@ -65,6 +65,10 @@ class ParquetSink(FolderSink):
     #: published files have names of their own (hard links): the staged ones may go
     copies_rows: ClassVar[bool] = True
     session_class: ClassVar[str] = "eo_pipeline.sinks.parquet.session:ParquetSession"
+    no_tables_reason: ClassVar[str] = (
+        "files in several folders cannot become visible at one moment. Use a database, or a "
+        "pipeline for each table"
+    )
 
     @property
     def root(self) -> Path:

@@ -91,6 +91,9 @@ class RedisSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     session_class: ClassVar[str] = "eo_pipeline.sinks.redis.session:RedisSession"
+    no_tables_reason: ClassVar[str] = (
+        "it is not done for Redis. Use a database, or a pipeline for each table"
+    )
     extra: ClassVar[str | None] = "redis"
 
     @property

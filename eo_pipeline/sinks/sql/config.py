@@ -142,6 +142,7 @@ class SqlSink(UpsertOptions, Sink):
     lock_timeout: PositiveFloat = 30.0
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.sql.tables:SqlTablesSession"
 
     @classmethod
     def _refuse_name(cls, table: TableName) -> None:

@@ -69,12 +69,26 @@ class SqlStore(ABC):
         """Exceptions for a value that Python or Arrow cannot hold."""
         return (pa.ArrowException,)
 
-    def __init__(self, sink: SqlSink, pipeline: str) -> None:
+    def __init__(self, sink: SqlSink, pipeline: str, shared: SqlStore | None = None) -> None:
         self.sink = sink
         self.pipeline = pipeline
         self.table = sink.target
         self.dead_letters = sink.dead_letters
-        self.connection: Any = self.connect()
+        self._shared = shared
+        if shared is None:
+            self.connection = self.connect()
+
+    @property
+    def connection(self) -> Any:
+        """The connection; that of the store which it is shared with, for one of several tables."""
+        return self._connection if self._shared is None else self._shared.connection
+
+    @connection.setter
+    def connection(self, connection: Any) -> None:
+        if self._shared is None:
+            self._connection = connection
+        else:
+            self._shared.connection = connection
 
     # Abstract parts, implemented by the dialect.
 

@@ -249,15 +249,17 @@ class LedgerStatements:
 
 @dataclass(frozen=True)
 class SqlLedger:
-    """One pipeline's entries in the table of ``statements``, and the table they speak for.
+    """One pipeline's entries in the table of ``statements``, and a table they speak for.
 
-    ``ask`` answers a statement with its rows.
+    ``ask`` answers a statement with its rows. ``target`` is what the entries name: the table, or a
+    name for several tables.
     """
 
     pipeline: str
     table: TableName
     statements: LedgerStatements
     ask: Callable[..., list[Any]]
+    target: str
 
     def head(self) -> LedgerEntry | None:
         """See :meth:`SinkSession.head`."""
@@ -286,12 +288,12 @@ class SqlLedger:
             ConfigError: the ledger names another table, or another pipeline has this one.
         """
         rows = self.ask(self.statements.table_of, self.pipeline)
-        if not rows:
+        if not rows or self.target != str(self.table):
             self.refuse_other_pipeline()
-        elif rows[0][0] != str(self.table):
+        if rows and rows[0][0] != self.target:
             raise ConfigError(
                 f"sink.table: pipeline {self.pipeline!r} publishes into {rows[0][0]}, by its "
-                f"ledger, not into {self.table}. Give the pipeline for {self.table} a name of its "
+                f"ledger, not into {self.target}. Give the pipeline for {self.table} a name of its "
                 f"own; if the table was renamed, set target_table in {self.statements.table} "
                 "likewise."
             )

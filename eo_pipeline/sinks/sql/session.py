@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import islice
@@ -43,10 +43,20 @@ class SqlLooks(SinkSession):
     store_class: ClassVar[type[SqlStore]]
     table_class: ClassVar[type[SqlTable[Any, Any]]]
 
-    def __init__(self, sink: SqlSink, pipeline: str) -> None:
+    def __init__(
+        self,
+        sink: SqlSink,
+        pipeline: str,
+        shared: SqlStore | None = None,
+        target: str | None = None,
+    ) -> None:
+        """``shared`` and ``target`` of one of several tables: the store with the connection of all,
+        and what their ledger calls them.
+        """
         super().__init__(pipeline)
         self._sink = sink
-        self.store = self.store_class(sink, pipeline)
+        self._target = target
+        self.store = self.store_class(sink, pipeline, shared)
         with ExitStack() as failed:
             failed.callback(self.close)
             try:
@@ -64,7 +74,8 @@ class SqlLooks(SinkSession):
         self._check_ledger(self.table_class(store, store.ledger))
         store.complete_ledger(store.ledger)
         statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
-        self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask)
+        target = self._target or str(store.table)
+        self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask, target)
         self.ledger.check_table()
         for table in (self.table, self.dead_letters):
             table.exists()
@@ -245,13 +256,17 @@ class SqlSession(SqlLooks):
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """In one transaction. The tables stay, and with them any row that carries no checkpoint."""
+        return self.drop((self.table, self.dead_letters), dry_run=dry_run)
+
+    def drop(self, tables: Sequence[SqlTable[Any, Any]], *, dry_run: bool) -> tuple[str, ...]:
+        """See :meth:`reset`, of the rows of ``tables``."""
         store, drops = self.store, []
         try:
-            for table in (self.table, self.dead_letters):
+            for table in tables:
                 if not dry_run:
                     table.let_delete()
             with store.transaction():
-                for table in (self.table, self.dead_letters):
+                for table in tables:
                     if CHECKPOINT_COLUMN in table.columns():
                         drop = table.count if dry_run else table.delete
                         drops.append(f"{drop(_OF_A_CHECKPOINT):,} rows of {table.name}")
@@ -318,13 +333,24 @@ class SqlPublication(Publication):
         alone and not for the rows: a column that is null in every row, or a wider type, harms
         nobody if the rows do not come. Tables that are not there are made in the transaction.
         """
+        to_make = self.prepare()
+        self._open.enter_context(self.store.transaction())
+        self.fill(to_make)
+
+    def prepare(self) -> list[Callable[[], None]]:
+        """Make ready the tables that are there, and in a database without DDL in transactions all.
+        Returns the functions that create the others, in the transaction.
+        """
         self.store.reconnect()
         to_make = self.fit_tables()
         self.prepare_removal()
         if not self.store.has_ddl_in_transactions:
             self._make(to_make)
-            to_make = []
-        self._open.enter_context(self.store.transaction())
+            return []
+        return to_make
+
+    def fill(self, to_make: Iterable[Callable[[], None]]) -> None:
+        """Create tables, take rows back and send rows, in the open transaction."""
         self._make(to_make)
         self.take_back()
         self.send()
@@ -398,7 +424,7 @@ class SqlPublication(Publication):
     def enter(self) -> None:
         self.store.check_in_transaction()
         entry, statements = self.entry, self.session.ledger.statements
-        row = [*map(self.store.parameter, row_of(entry, str(self.store.table)))]
+        row = [*map(self.store.parameter, row_of(entry, self.session.ledger.target))]
         if entry.parent is None:
             inserted = self.store.execute(statements.insert_first, *row)
         else:

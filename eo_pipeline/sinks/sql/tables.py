@@ -1,0 +1,82 @@
+"""Several tables of one database, published by one transaction with one ledger entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from eo_pipeline.errors import EoPipelineError
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.session import Publication
+from eo_pipeline.sinks.sql.session import SqlPublication, SqlSession
+from eo_pipeline.sinks.tables import TablesSession, TablesSink
+from eo_pipeline.staging.rows import StagedOutput
+
+#: What the ledger names as the table of a pipeline with several.
+TARGET = "tables of {}"
+
+
+class SqlTablesSession(TablesSession[SqlSession]):
+    """A session for each table, all on one connection. The ledger is that of the first."""
+
+    keeps_itself = SqlSession.keeps_itself
+    keeps_ledger = None
+
+    def __init__(self, sink: TablesSink, pipeline: str) -> None:
+        super().__init__(pipeline)
+        shared, target = None, TARGET.format(pipeline)
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            for name, member in sink.members.items():
+                session: SqlSession = member._session_class()(member, pipeline, shared, target)
+                session.manner = member.manner()
+                self.members[name] = session
+                shared = shared or session.store
+            failed.pop_all()
+
+    def reset(self, *, dry_run: bool) -> tuple[str, ...]:
+        """All tables and the ledger, in one transaction."""
+        members = self.members.values()
+        tables = [table for member in members for table in (member.table, member.dead_letters)]
+        return self.ledger.drop(tables, dry_run=dry_run)
+
+    def prune(self, *, dry_run: bool) -> int:
+        return self.ledger.prune(dry_run=dry_run)
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        return self.ledger.explain(error)
+
+    def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
+        return SqlTablesPublication(self, entry, staged)
+
+
+class SqlTablesPublication(Publication):
+    """One transaction over all tables."""
+
+    session: SqlTablesSession
+
+    def __init__(self, session: SqlTablesSession, entry: LedgerEntry, staged: StagedOutput) -> None:
+        super().__init__(session, entry, staged)
+        outputs: Mapping[str, StagedOutput] = staged.tables
+        self._parts = [
+            SqlPublication(member, entry.of_table(name), outputs.get(name, StagedOutput()))
+            for name, member in session.members.items()
+        ]
+        self._ledger = SqlPublication(session.ledger, entry, staged)
+        self._open = ExitStack()
+
+    def write(self) -> None:
+        """As :meth:`SqlPublication.write`, of all tables before the transaction and in it."""
+        prepared = [(part, part.prepare()) for part in self._parts]
+        self._open.enter_context(self.session.ledger.store.transaction())
+        for part, to_make in prepared:
+            part.fill(to_make)
+
+    def enter(self) -> None:
+        self._ledger.enter()
+
+    def commit(self) -> None:
+        self._ledger.commit()
+
+    def close(self, error: BaseException | None) -> None:  # noqa: ARG002
+        self._open.close()

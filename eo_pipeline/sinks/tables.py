@@ -1,0 +1,228 @@
+"""Several tables of one store as one sink: one transaction fills all, with one ledger entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from pydantic import ConfigDict, SerializeAsAny, field_validator
+
+from eo_pipeline._lazy import pa
+from eo_pipeline.errors import RefusedError
+from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry
+from eo_pipeline.ledger.history import verify_head
+from eo_pipeline.sinks.capabilities import Selected
+from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.session import (
+    SinkSession,
+    identified,
+    refuse_another_manner,
+    refuse_another_table,
+    refuse_rows_without_ledger,
+)
+from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.storage.config import Storage
+
+S = TypeVar("S", bound=SinkSession)
+
+
+class TablesSink(Sink):
+    """The tables of one pipeline, by their names in its document.
+
+    Args:
+        members: the sink of each table; all of one store, whose ``tables_session_class`` publishes
+            them together. The ledger is that of the first one.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    session_class: ClassVar[str] = ""
+
+    members: Mapping[str, SerializeAsAny[Sink]]
+
+    @field_validator("members")
+    @classmethod
+    def _are_of_one_store(cls, members: Mapping[str, Sink]) -> Mapping[str, Sink]:
+        first, *others = members.values()
+        if any(type(sink) is not type(first) or sink.store != first.store for sink in others):
+            raise ValueError("all tables of a pipeline are in one schema of one database")
+        places = [sink.table_name for sink in members.values()]
+        if twice := sorted({place for place in places if places.count(place) > 1}):
+            raise ValueError(f"two of tables are {', '.join(twice)}")
+        return members
+
+    @property
+    def first(self) -> Sink:
+        """The sink of the first table, which has the ledger."""
+        return next(iter(self.members.values()))
+
+    @cached_property
+    def _names(self) -> str:
+        return ", ".join(sink.table_name for sink in self.members.values())
+
+    def _session_class(self) -> Any:
+        assert self.first.tables_session_class is not None
+        return self.first._imported(self.first.tables_session_class)
+
+    @property
+    def store(self) -> Hashable | None:
+        return self.first.store
+
+    @property
+    def table_name(self) -> str:
+        return self._names
+
+    @property
+    def qualified_name(self) -> str:
+        return ", ".join(sink.qualified_name for sink in self.members.values())
+
+    def describe(self) -> dict[str, str]:
+        return {**self.first.describe(), "table": self._names}
+
+    @property
+    def keeps_every_row(self) -> bool:
+        return all(sink.keeps_every_row for sink in self.members.values())
+
+    def reached_by(self, storage: Storage) -> Self:
+        members = {name: sink.reached_by(storage) for name, sink in self.members.items()}
+        return self.model_copy(update={"members": members})
+
+
+class TablesSession(SinkSession, Generic[S]):
+    """A session for each table. The ledger is that of the first."""
+
+    members: dict[str, S]
+
+    def __init__(self, pipeline: str) -> None:
+        super().__init__(pipeline)
+        self.members = {}
+
+    @property
+    def ledger(self) -> S:
+        """The session of the first table."""
+        return next(iter(self.members.values()))
+
+    def close(self) -> None:
+        if self.members:
+            self.ledger.close()
+
+    def head(self) -> LedgerEntry | None:
+        return self.ledger.head()
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        return self.ledger.entry(version)
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        return self.ledger.history(since)
+
+    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
+        """See :meth:`IdentityChecks.verified`. A table that was added to the document since has
+        nothing to be compared with.
+        """
+        refuse_rows_without_ledger(self.pipeline, head, self.was_written)
+        if head is not None:
+            verify_head(head, self.entry(head.parent.version) if head.parent else None)
+            for name, member in self.members.items():
+                refuse_another_manner(head.of_table(name), member.manner)
+                refuse_another_table(head.of_table(name), member.table_identity())
+        return head
+
+    def identified(self, entry: LedgerEntry) -> LedgerEntry:
+        tables = dict(entry.identity.tables)
+        for name, member in self.members.items():
+            of_table = identified(entry.of_table(name), member.table_identity(), member.manner)
+            known = tables.get(name, Identity())
+            tables[name] = replace(known, sink=of_table.identity.sink)
+        return replace(entry, identity=replace(entry.identity, tables=tables))
+
+    def was_written(self) -> bool:
+        return any(member.holds_rows(START_VERSION) for member in self.members.values())
+
+    def holds_rows(self, since: int) -> bool:
+        return any(member.holds_rows(since) for member in self.members.values())
+
+    def has_later_rows(self, *, thorough: bool) -> bool:
+        return any(member.has_later_rows(thorough=thorough) for member in self.members.values())
+
+    def refused_records(
+        self, error: RefusedError, staged: StagedOutput, most: int
+    ) -> list[dict[str, Any]]:
+        """Return the records with the name of the ``table`` that refuses them."""
+        records: list[dict[str, Any]] = []
+        for name, member in self.members.items():
+            output = staged.tables.get(name, StagedOutput())
+            refused = member.refused_records(error, output, most - len(records))
+            records += ({**record, "table": name} for record in refused)
+            if len(records) >= most:
+                break
+        return records
+
+    def queries(self, selected: Selected) -> Mapping[str, str]:
+        return {
+            f"{name}, {kind}": query
+            for name, member in self.members.items()
+            for kind, query in member.queries(selected).items()
+        }
+
+    def lineage(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._not_together
+
+    def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._not_together
+
+    @property
+    def _not_together(self) -> RefusedError:
+        return RefusedError("the rows of its tables are not read back together")
+
+    def counts_of(self, selected: Selected) -> dict[int | None, int]:
+        total: Counter[int | None] = Counter()
+        for member in self.members.values():
+            total.update(member.counts_of(selected))
+        return dict(total)
+
+    def check_going_back(self, entry: LedgerEntry) -> None:
+        for member in self.members.values():
+            member.check_going_back(entry)
+
+
+class TableView:
+    """The session of one of several tables; entries are those of the table alone, with the ranges
+    of its ``topics`` (all if there are none). To look at, not to publish.
+
+    Attributes that are not defined here are those of the table's session.
+    """
+
+    def __init__(self, session: SinkSession, name: str, topics: Collection[str]) -> None:
+        self._session = session
+        self._name = name
+        self._topics = topics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session.members[self._name], name)
+
+    def head(self) -> LedgerEntry | None:
+        return self._of_table(self._session.head())
+
+    def entry(self, version: int) -> LedgerEntry | None:
+        return self._of_table(self._session.entry(version))
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        for entry in self._session.history(since):
+            if of_table := self._of_table(entry):
+                yield of_table
+
+    def _of_table(self, entry: LedgerEntry | None) -> LedgerEntry | None:
+        if entry is None:
+            return None
+        topics = self._topics or {tp.topic for tp in entry.offsets}
+        narrowed = replace(
+            entry.of_table(self._name),
+            ranges=tuple(r for r in entry.ranges if not self._topics or r.topic in topics),
+            offsets={tp: offset for tp, offset in entry.offsets.items() if tp.topic in topics},
+        )
+        object.__setattr__(narrowed, "stored", entry.stored)
+        return narrowed

@@ -1,0 +1,168 @@
+"""Several tables of one pipeline: the settings of each, and what they are read from and go into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from eo_pipeline.config.documents import load_transform
+from eo_pipeline.config.settings import Settings, one_or_more, problems
+from eo_pipeline.kafka.source import KafkaSource, SchemaText
+from eo_pipeline.sinks.registry import sink_class, sink_names, validate_sink
+from eo_pipeline.sinks.tables import TablesSink
+
+#: Fields of a table that override those of the pipeline's source, and of its sink.
+_OF_SOURCE = frozenset(
+    {
+        *("value_format", "value_schema", "message", "key_format", "key_schema", "key_message"),
+        *("key_prefix", "unknown_fields", "tombstones", "on_bad_record", "dead_letter_limit"),
+    }
+)
+_OF_SINK = frozenset({"mode", "key", "sequence_by", "dead_letter_table"})
+
+#: Fields of a source that say how records are decoded; each table has its own.
+_DECODING = _OF_SOURCE | {"registry", "schema_changes"}
+
+
+class Table(Settings):
+    """One of the tables that a pipeline fills.
+
+    Args:
+        name: the table, in the schema that ``sink.schema`` names if that is given.
+        topics: the topics that it takes records of; all of the source if absent.
+        where: an SQL expression that selects its records. Its columns are ``topic``, ``partition``,
+            ``offset``, ``timestamp``, the texts ``key`` and ``value``, and ``headers``, a map of
+            texts (of two headers of one name the last).
+        transform: as a pipeline's.
+
+    The other fields override those of the source and the sink; see there.
+    """
+
+    name: str = Field(min_length=1)
+    topics: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        BeforeValidator(one_or_more, json_schema_input_type=str | tuple[str, ...]),
+    ] = ()
+    where: str | None = None
+    transform: Annotated[Callable[..., Any] | None, BeforeValidator(load_transform)] = None
+    value_format: Literal["json", "avro", "protobuf", "raw"] | None = None
+    value_schema: SchemaText = None
+    message: str | None = None
+    key_format: Literal["raw", "text", "json", "avro", "protobuf"] | None = None
+    key_schema: SchemaText = None
+    key_message: str | None = None
+    key_prefix: str | None = None
+    unknown_fields: Literal["ignore", "keep", "fail"] | None = None
+    tombstones: Literal["bad", "skip"] | None = None
+    on_bad_record: Literal["fail", "dead_letter"] | None = None
+    dead_letter_limit: PositiveInt | None = None
+    mode: Literal["append", "upsert"] | None = None
+    key: tuple[str, ...] | None = None
+    sequence_by: tuple[str, ...] | None = None
+    dead_letter_table: str | None = None
+    #: made of the pipeline's source by :func:`with_tables`
+    source: SkipJsonSchema[KafkaSource | None] = Field(default=None, exclude=True, repr=False)
+
+    def overrides(self, names: frozenset[str]) -> dict[str, Any]:
+        """Return the fields ``names`` that are given."""
+        return {name: value for name, value in self if name in names and value is not None}
+
+
+def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a pipeline with the sink of all its tables as its sink, the source of
+    all as its source, and each table with a source of its own.
+
+    Raises:
+        ValidationError: a table, or the source or sink with what a table overrides, is wrong.
+    """
+    source, sink = _fields(config.get("source")), _fields(config.get("sink"))
+    schema = sink.pop("schema", None)
+    errors: list[InitErrorDetails] = []
+    with _located(errors, "sink"):
+        _refuse_store(sink)
+    if errors:
+        raise ValidationError.from_exception_data("tables", errors)
+    tables, members = [], {}
+    for index, given in enumerate(config["tables"]):
+        with _located(errors, "tables", index):
+            table = Table.model_validate(given)
+            own = table.overrides(_OF_SINK) | {"table": _qualified(schema, table.name)}
+            members[table.name] = validate_sink(sink | own)
+            read = source | table.overrides(_OF_SOURCE)
+            if table.topics:
+                read |= {"topics": table.topics}
+                read.pop("topic_pattern", None)
+            tables.append(table.model_copy(update={"source": KafkaSource.model_validate(read)}))
+    if errors:
+        raise ValidationError.from_exception_data("tables", errors)
+    topics = source.get("topics") or _named(tables)
+    common = {name: value for name, value in source.items() if name not in _DECODING}
+    if "topic_pattern" not in source:
+        common["topics"] = topics
+    with _located(errors, "tables"):
+        _refuse_names(tables, one_or_more(topics) if "topic_pattern" not in source else None)
+        together = TablesSink.model_validate({"members": members})
+    if errors:
+        raise ValidationError.from_exception_data("tables", errors)
+    common |= {"value_format": "raw"}
+    return {**config, "tables": tables, "source": common, "sink": together}
+
+
+def _refuse_store(sink: Mapping[str, Any]) -> None:
+    """Return if one transaction of the store fills several tables, and no other is named."""
+    kind = sink.get("type")
+    store = sink_class(kind) if kind in sink_names() else None
+    if store is not None and store.tables_session_class is None:
+        raise ValueError(f"{kind} cannot fill several tables: {store.no_tables_reason}.")
+    if "table" in sink:
+        raise ValueError("with tables there is no table; schema names the one that they are in")
+
+
+def _fields(given: Any) -> dict[str, Any]:
+    """Return the fields of settings that are a mapping, or that were made already."""
+    if isinstance(given, Settings):
+        return {name: getattr(given, name) for name in given.model_fields_set}
+    return dict(given) if isinstance(given, Mapping) else {}
+
+
+def _qualified(schema: str | None, name: str) -> str:
+    quoted = name if name.startswith('"') or "." not in name else f'"{name}"'
+    return f"{schema}.{quoted}" if schema else name
+
+
+def _named(tables: Sequence[Table]) -> tuple[str, ...]:
+    """Return the topics of all tables, each once."""
+    return tuple(dict.fromkeys(topic for table in tables for topic in table.topics))
+
+
+def _refuse_names(tables: Sequence[Table], topics: Sequence[str] | None) -> None:
+    """Return if no two tables have one name, and the source reads the topics of each."""
+    names = [table.name for table in tables]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two tables have the name {', '.join(twice)}")
+    for table in tables:
+        if topics is not None and (others := sorted({*table.topics} - {*topics})):
+            raise ValueError(
+                f"table {table.name} takes {', '.join(others)}, which source.topics does not name"
+            )
+
+
+@contextmanager
+def _located(errors: list[InitErrorDetails], *location: str | int) -> Iterator[None]:
+    """Add validation errors of the block to ``errors``, below ``location``."""
+    try:
+        yield
+    except ValidationError as error:
+        found = [(problem.location, problem.text) for problem in problems(error)]
+    except ValueError as error:
+        found = [((), str(error))]
+    else:
+        return
+    for place, text in found:
+        kind = PydanticCustomError("table", "{text}", {"text": text})
+        errors.append(InitErrorDetails(type=kind, loc=(*location, *place), input=None))

@@ -1,0 +1,291 @@
+"""Several tables of one pipeline in PostgreSQL: one read, one transaction, one ledger entry."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from eo_pipeline.audit import FindingKind
+from eo_pipeline.crashpoints import CrashPoint
+from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.errors import (
+    BadRecordError,
+    EoPipelineError,
+    RefusedError,
+    TableReplacedError,
+)
+from eo_pipeline.pipeline import Pipeline
+from tests.support.engine import Table
+from tests.support.servers import MakeTopic
+from tests.tables.shop import ORDER
+
+POINTS = [
+    *(CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
+]
+
+
+class Shop:
+    """Orders with lines, and customers; tables ``orders``, ``order_lines`` and ``customers``."""
+
+    def __init__(self, kafka: str, orders: str, customers: str, dsn: str, staging: Path) -> None:
+        self.kafka, self.orders, self.customers, self.sent = kafka, orders, customers, 0
+        self.table = Table(dsn)
+        self.config = self.document({"type": "postgres", "dsn": dsn, "schema": "sales"}, staging)
+        self.table.execute("create schema sales")
+
+    def document(self, sink: dict[str, Any], staging: Path) -> dict[str, Any]:
+        """Return the configuration of the pipeline into ``sink``."""
+        decoded = {"topics": self.orders, "value_schema": ORDER}
+        orders = {"name": "orders", "transform": "tests.tables.shop:orders", **decoded}
+        lines = {"name": "order_lines", "transform": "tests.tables.shop:lines", **decoded}
+        customers = {
+            "name": "customers",
+            "topics": self.customers,
+            "value_schema": "id BIGINT NOT NULL, name STRING",
+        }
+        return {
+            "name": "shop",
+            "source": {
+                "bootstrap_servers": self.kafka,
+                "topics": [self.orders, self.customers],
+                "max_records": 100,
+            },
+            "sink": sink,
+            "tables": [orders, lines, customers],
+            "staging": str(staging),
+            "inline_records": 0,
+            "overlap": False,
+        }
+
+    def pipeline(self, **changes: Any) -> Pipeline:
+        return Pipeline.from_config({**self.config, **changes})
+
+    def of_tables(self, **changes: Mapping[str, Any]) -> Pipeline:
+        """The pipeline with other fields for some of its tables."""
+        tables = [{**table, **changes.get(table["name"], {})} for table in self.config["tables"]]
+        return self.pipeline(tables=tables)
+
+    def write(self, count: int) -> None:
+        """So many orders with two lines each, and a customer for each tenth."""
+        producer = Producer({"bootstrap.servers": self.kafka})
+        for number in range(self.sent, self.sent + count):
+            order = {
+                "id": number,
+                "customer": number // 10,
+                "lines": [{"item": f"item {line}", "amount": number + line} for line in (0, 1)],
+            }
+            producer.produce(self.orders, json.dumps(order).encode(), partition=number % 4)
+            if number % 10 == 0:
+                customer = {"id": number // 10, "name": f"customer {number // 10}"}
+                producer.produce(self.customers, json.dumps(customer).encode(), partition=0)
+        assert producer.flush(60) == 0
+        self.sent += count
+
+    def counts(self) -> tuple[int, ...]:
+        """Rows of orders, lines, customers."""
+        names = ("orders", "order_lines", "customers")
+        return tuple(self.table.query(f"select count(*) from sales.{n}")[0][0] for n in names)
+
+    def half_visible(self) -> list[tuple[Any, ...]]:
+        """Orders whose number of lines is not two, in one snapshot."""
+        return self.table.query(
+            "select coalesce(o.id, l.order_id), count(l.item) from sales.orders o "
+            "full join sales.order_lines l on l.order_id = o.id group by 1 "
+            "having count(l.item) <> 2 or count(o.id) = 0"
+        )
+
+    def holds_once(self, count: int) -> None:
+        """Every order once, with its two lines, and each customer once."""
+        assert self.counts() == (count, 2 * count, (count + 9) // 10)
+        assert self.half_visible() == []
+        distinct = "select count(distinct id) from sales.orders"
+        assert self.table.query(distinct) == [(count,)]
+
+
+@pytest.fixture
+def shop(
+    spark_server: EmbeddedSpark,
+    kafka: EmbeddedKafka,
+    make_topic: MakeTopic,
+    database: str,
+    tmp_path: Path,
+) -> Shop:
+    topics = make_topic(partitions=4), make_topic()
+    return Shop(kafka.bootstrap_servers, *topics, database, tmp_path / "staging")
+
+
+@pytest.mark.core
+def test_one_entry_fills_all_tables_and_goes_back_with_all(shop: Shop) -> None:
+    shop.write(60)
+    pipeline = shop.pipeline()
+    pipeline.run()
+    shop.holds_once(60)
+    first = pipeline.head()
+    assert first is not None
+    assert (first.counts.records, first.counts.rows, first.counts.rest) == (66, 186, 0)
+    rows = {name: counts.rows for name, counts in first.counts.tables.items()}
+    assert rows == {"orders": 60, "order_lines": 120, "customers": 6}
+    shop.write(30)
+    pipeline.run()
+    shop.holds_once(90)
+    pipeline.replay(first.version)
+    shop.holds_once(90)
+    pipeline.rewind(first.version)
+    shop.holds_once(60)
+    pipeline.run()
+    shop.holds_once(90)
+    head = pipeline.head()
+    assert head is not None
+    assert head.counts.tables["order_lines"].rows_total == 180
+    assert pipeline.ledger_damages() == []
+    assert pipeline.status().lag == 0
+
+
+@pytest.mark.core(only=["pre_committed-0"])
+@pytest.mark.parametrize("inline_records", [0, 10_000])
+@pytest.mark.parametrize(
+    "point",
+    [CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT],
+)
+def test_killed_while_it_fills_tables_it_shows_none_or_all(
+    shop: Shop, point: CrashPoint, inline_records: int
+) -> None:
+    shop.write(20)
+    shop.pipeline(inline_records=inline_records).run()
+    shop.write(80)
+    config = json.dumps({**shop.config, "inline_records": inline_records})
+    driver = [sys.executable, "-m", "tests.runs.driver", config, "--crash-at", point, "1"]
+    killed = subprocess.run(driver, capture_output=True, timeout=240, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    shop.holds_once(20)
+    report = shop.pipeline(inline_records=inline_records).run()
+    shop.holds_once(100)
+    promised = point is not CrashPoint.STAGED and inline_records == 0
+    assert any(checkpoint.recovered for checkpoint in report.checkpoints) == promised
+
+
+def test_a_row_that_one_table_refuses_stops_all_or_is_a_dead_letter_of_that_table(
+    shop: Shop,
+) -> None:
+    shop.write(20)
+    shop.pipeline().run()
+    shop.table.execute("alter table sales.order_lines add check (amount <> 25)")
+    shop.write(20)
+    with pytest.raises(EoPipelineError, match="order_lines"):
+        shop.pipeline().run()
+    shop.holds_once(20)
+    lenient = shop.of_tables(order_lines={"on_bad_record": "dead_letter"})
+    lenient.run()
+    # of order 24 the second line, of order 25 the first
+    assert shop.counts() == (40, 76, 4)
+    letters = shop.table.query("select * from sales.order_lines_dead_letters")
+    assert len(letters) == 2
+    head = lenient.head()
+    assert head is not None
+    assert {n: c.dead_letters for n, c in head.counts.tables.items()} == {
+        "orders": 0,
+        "order_lines": 2,
+        "customers": 0,
+    }
+    shop.table.execute("alter table sales.order_lines drop constraint order_lines_amount_check")
+    lenient.plan_redrive().apply()
+    shop.holds_once(40)
+
+
+def test_an_audit_compares_each_table_and_the_rest(shop: Shop) -> None:
+    shop.write(30)
+    shop.pipeline().run()
+    report = shop.pipeline().audit()
+    assert report.passed, str(report)
+    assert {*report.tables} == {"orders", "order_lines", "customers"}
+    assert report.totals["rows_found"] == 93
+    shop.table.execute("delete from sales.order_lines where order_id = 7 and item = 'item 1'")
+    shop.table.execute("update sales.orders set customer = 5 where id = 3")
+    failed = shop.pipeline().audit()
+    named = {(finding.kind, finding.text.partition(":")[0]) for finding in failed.findings}
+    assert {(FindingKind.MISSING, "order_lines"), (FindingKind.CHANGED, "orders")} <= named
+    assert [repair.command for repair in failed.repairs] == ["eo replay 1 1"]
+    shop.pipeline().replay(1)
+    assert shop.pipeline().audit().passed
+
+
+def test_an_audit_counts_the_records_that_no_table_takes(shop: Shop) -> None:
+    shop.write(20)
+    pipeline = shop.pipeline(tables=some_only(shop), rest="ignore")
+    pipeline.run()
+    report = pipeline.audit()
+    assert report.passed, str(report)
+    assert "18 records are those that no table takes" in report.proves
+    entry = "update sales.eo_ledger set counts = jsonb_set(counts, '{rest}', '17') where version=1"
+    shop.table.execute(entry)
+    texts = [finding.text for finding in pipeline.audit().findings]
+    assert "no table takes 18 records, the ledger says 17" in texts
+
+
+def test_one_table_is_upserted_beside_others(shop: Shop) -> None:
+    pipeline = shop.of_tables(customers={"mode": "upsert", "key": ["id"]})
+    shop.write(20)
+    pipeline.run()
+    producer = Producer({"bootstrap.servers": shop.kafka})
+    producer.produce(shop.customers, b'{"id": 1, "name": "another"}', partition=0)
+    assert producer.flush(60) == 0
+    shop.write(10)
+    pipeline.run()
+    shop.holds_once(30)
+    assert shop.table.query("select name from sales.customers where id = 1") == [("another",)]
+    with pytest.raises(RefusedError, match=r"sales\.customers is upserted"):
+        pipeline.rewind(1)
+    shop.holds_once(30)
+
+
+def test_a_table_that_was_dropped_stops_all(shop: Shop) -> None:
+    shop.write(20)
+    shop.pipeline().run()
+    shop.table.execute("drop table sales.customers")
+    shop.write(10)
+    with pytest.raises(TableReplacedError, match="is gone"):
+        shop.pipeline().run()
+    assert shop.table.query("select count(*) from sales.orders") == [(20,)]
+
+
+def test_a_table_that_is_added_begins_at_its_own_first_version(shop: Shop) -> None:
+    shop.write(20)
+    two = shop.config["tables"][1:]
+    shop.pipeline(tables=two).run()
+    shop.write(20)
+    shop.pipeline().run()
+    assert shop.counts() == (20, 80, 4)
+    # a table that is taken out is kept, and no longer written
+    shop.write(20)
+    shop.pipeline(tables=two).run()
+    assert shop.counts() == (20, 120, 6)
+
+
+@pytest.mark.core
+def test_records_that_no_table_takes_stop_the_run_or_are_counted(shop: Shop) -> None:
+    shop.write(20)
+    with pytest.raises(
+        BadRecordError, match=r"no table takes 18 records, the first one .* offset 0"
+    ):
+        shop.pipeline(tables=some_only(shop)).run()
+    assert not shop.table.query("select to_regclass('sales.orders')")[0][0]
+    shop.pipeline(tables=some_only(shop), rest="ignore").run()
+    head = shop.pipeline(tables=some_only(shop)).head()
+    assert head is not None
+    assert (head.counts.records, head.counts.rest, head.counts.rows) == (22, 18, 4)
+
+
+def some_only(shop: Shop) -> list[dict[str, Any]]:
+    """Customers, and orders of a customer by their text."""
+    orders, _, customers = shop.config["tables"]
+    where = "get_json_object(value, '$.id') in ('3', '4')"
+    return [{**orders, "where": where}, customers]
