@@ -16,6 +16,7 @@ from pydantic import BaseModel, SecretStr
 from eo_pipeline.dagster.assets import REPLAY, replay_versions
 from eo_pipeline.dagster.checks import AUDITING, audit_key
 from eo_pipeline.dagster.launchpad import (
+    BEFORE_NEWEST,
     Compute,
     ForkRequest,
     LaunchpadJob,
@@ -24,6 +25,7 @@ from eo_pipeline.dagster.launchpad import (
     Plan,
     ReplayRequest,
     RewindRequest,
+    Target,
     asked_by,
     fork_sink,
     job_of,
@@ -316,7 +318,11 @@ def _plan_step(
 
 
 def _rewind_plan(declared: DagsterPipeline, config: RewindRequest) -> RewindPlan:
-    to = version_or_moment(config.to, "to")
+    chosen = config.to
+    if chosen.time is not None and chosen.version == BEFORE_NEWEST:
+        # the default of a field that the configuration leaves out, which Dagster fills in
+        chosen = Target(version=None, time=chosen.time)
+    to = version_or_moment(chosen, "to")
     if isinstance(to, int) and to < 0:
         if not config.dry_run:
             raise ConfigError(
