@@ -107,7 +107,7 @@ def test_a_launched_job_fills_the_table_another_rewinds_it_and_neither_needs_spa
     assert "Nothing to read: version 3 is up to date with Kafka." in again
     assert "RUN_SUCCESS" in again
 
-    config = {"to": {"version": 1}, "reason": "a trial"}
+    config = {"to": {"version": 1}, "reason": "a trial", "dry_run": False}
     run(
         "dg",
         "launch",
