@@ -390,9 +390,8 @@ class Pipeline(Changes, Settings):
         if self.tables:
             return code_version_of_tables(
                 {
-                    table.name: code_version(table.source, table.transform, lineage=self.lineage)
-                    for table in self.tables
-                    if table.source is not None
+                    name: code_version(table.source, table.transform, lineage=self.lineage)
+                    for name, table in self._table_inputs.items()
                 }
             )
         return code_version(self.source, self.transform, lineage=self.lineage)
@@ -628,13 +627,17 @@ class Pipeline(Changes, Settings):
                 spark=callers(spark) if spark else self._own_spark,
                 begin_spark=_nothing if spark else self.spark.begin,
                 recorder=Recorder(callers(on_checkpoint or _no_listener), observer),
-                tables={
-                    table.name: TableInput(table.source, table.transform, table.where)
-                    for table in self.tables
-                    if table.source is not None
-                },
+                tables=self._table_inputs,
                 rest=self.rest,
             )
+
+    @property
+    def _table_inputs(self) -> dict[str, TableInput]:
+        return {
+            table.name: TableInput(table.source, table.transform, table.where)
+            for table in self.tables
+            if table.source is not None
+        }
 
     @property
     def _is_transformed(self) -> bool:

@@ -94,7 +94,7 @@ class TablesStager:
         refused = details.pop(REFUSED, ())
         if ours := [record for record in refused if record.get("table") == name]:
             details[REFUSED] = ours
-        return replace(part, ranges=_ranges_of(stager, entry), details=details)
+        return replace(part, ranges=entry.ranges_of(stager.source.topics), details=details)
 
     def _disjoint_totals(
         self, entry: LedgerEntry, counts: Mapping[str, Counts]
@@ -104,7 +104,7 @@ class TablesStager:
         """
         by_topics: dict[tuple[OffsetRange, ...], Counts] = {}
         for name, stager in self.tables.items():
-            if stager.where is None and (ranges := _ranges_of(stager, entry)):
+            if stager.where is None and (ranges := entry.ranges_of(stager.source.topics)):
                 by_topics.setdefault(ranges, counts[name])
         covered = [offset_range for ranges in by_topics for offset_range in ranges]
         if sorted(covered) != sorted(entry.ranges):
@@ -168,9 +168,3 @@ class TablesStager:
         is_ours = F.col("topic").isin(*names) if names else F.lit(True)
         is_ours &= F.lit(True) if stager.where is None else F.expr(stager.where)
         return F.coalesce(is_ours, F.lit(False))
-
-
-def _ranges_of(stager: Stager, entry: LedgerEntry) -> tuple[OffsetRange, ...]:
-    """Return the ranges of the topics that a table reads."""
-    names = stager.source.topics
-    return tuple(r for r in entry.ranges if not names or r.topic in names)

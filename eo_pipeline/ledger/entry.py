@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,7 +21,12 @@ from pydantic import Field, PlainSerializer, TypeAdapter
 
 from eo_pipeline.errors import LedgerDamagedError
 from eo_pipeline.ledger.marks import StoredMarks
-from eo_pipeline.ledger.offsets import StoredOffsets, StoredRanges, TopicPartition
+from eo_pipeline.ledger.offsets import (
+    OffsetRange,
+    StoredOffsets,
+    StoredRanges,
+    TopicPartition,
+)
 from eo_pipeline.ledger.schemas import KnownSchemas, LastWritten, ReadWith, WrittenWith
 
 #: The version of the entry that holds the resolved start offsets and no rows.
@@ -323,6 +328,10 @@ class LedgerEntry:
         )
         object.__setattr__(of_table, "stored", self.stored)
         return of_table
+
+    def ranges_of(self, topics: Collection[str]) -> tuple[OffsetRange, ...]:
+        """Return the ranges of ``topics``; all if there are none."""
+        return tuple(r for r in self.ranges if not topics or r.topic in topics)
 
     @property
     def offsets_without_record(self) -> int:

@@ -177,11 +177,8 @@ class RunContext:
     @property
     def is_transformed(self) -> bool:
         """True if the user's own code takes part."""
-        return any(made_by is not None for made_by in self._transforms)
-
-    @property
-    def _transforms(self) -> list[Transform | None]:
-        return [self.transform, *(table.transform for table in self.tables.values())]
+        transforms = (self.transform, *(table.transform for table in self.tables.values()))
+        return any(transform is not None for transform in transforms)
 
     @cached_property
     def stager(self) -> Stager | TablesStager:

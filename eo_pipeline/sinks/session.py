@@ -153,9 +153,17 @@ class IdentityChecks(Showing, Maintained, ABC):
         refuse_rows_without_ledger(self.pipeline, head, self.was_written)
         if head is not None:
             verify_head(head, self.entry(head.parent.version) if head.parent else None)
-            refuse_another_manner(head, self.manner)
-            refuse_another_table(head, self.table_identity())
+            self.check_identity(head)
         return head
+
+    def check_identity(self, head: LedgerEntry) -> None:
+        """Return if rows go in as those up to ``head`` did, and into the table that has them.
+
+        Raises:
+            TableReplacedError, ConfigError: see :meth:`verified`.
+        """
+        refuse_another_manner(head, self.manner)
+        refuse_another_table(head, self.table_identity())
 
     def refuse_later_rows(self, head: LedgerEntry | None, *, thorough: bool) -> None:
         """Return if the table holds nothing of a checkpoint above ``head``; see

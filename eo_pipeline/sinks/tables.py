@@ -12,16 +12,11 @@ from pydantic import ConfigDict, SerializeAsAny, field_validator
 
 from eo_pipeline._lazy import pa
 from eo_pipeline.errors import RefusedError
-from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry
-from eo_pipeline.ledger.history import verify_head
+from eo_pipeline.ledger.entry import Identity, LedgerEntry
 from eo_pipeline.sinks.capabilities import Selected
 from eo_pipeline.sinks.config import Guarantee, Sink
 from eo_pipeline.sinks.session import (
     SinkSession,
-    identified,
-    refuse_another_manner,
-    refuse_another_table,
-    refuse_rows_without_ledger,
 )
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.config import Storage
@@ -119,28 +114,17 @@ class TablesSession(SinkSession, Generic[S]):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self.ledger.history(since)
 
-    def verified(self, head: LedgerEntry | None) -> LedgerEntry | None:
-        """See :meth:`IdentityChecks.verified`. A table that was added to the document since has
-        nothing to be compared with.
-        """
-        refuse_rows_without_ledger(self.pipeline, head, self.was_written)
-        if head is not None:
-            verify_head(head, self.entry(head.parent.version) if head.parent else None)
-            for name, member in self.members.items():
-                refuse_another_manner(head.of_table(name), member.manner)
-                refuse_another_table(head.of_table(name), member.table_identity())
-        return head
+    def check_identity(self, head: LedgerEntry) -> None:
+        """A table that was added to the document since has nothing to be compared with."""
+        for name, member in self.members.items():
+            member.check_identity(head.of_table(name))
 
     def identified(self, entry: LedgerEntry) -> LedgerEntry:
         tables = dict(entry.identity.tables)
         for name, member in self.members.items():
-            of_table = identified(entry.of_table(name), member.table_identity(), member.manner)
-            known = tables.get(name, Identity())
-            tables[name] = replace(known, sink=of_table.identity.sink)
+            sink = member.identified(entry.of_table(name)).identity.sink
+            tables[name] = replace(tables.get(name, Identity()), sink=sink)
         return replace(entry, identity=replace(entry.identity, tables=tables))
-
-    def was_written(self) -> bool:
-        return any(member.holds_rows(START_VERSION) for member in self.members.values())
 
     def holds_rows(self, since: int) -> bool:
         return any(member.holds_rows(since) for member in self.members.values())
@@ -221,7 +205,7 @@ class TableView:
         topics = self._topics or {tp.topic for tp in entry.offsets}
         narrowed = replace(
             entry.of_table(self._name),
-            ranges=tuple(r for r in entry.ranges if not self._topics or r.topic in topics),
+            ranges=entry.ranges_of(self._topics),
             offsets={tp: offset for tp, offset in entry.offsets.items() if tp.topic in topics},
         )
         object.__setattr__(narrowed, "stored", entry.stored)

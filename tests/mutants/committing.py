@@ -283,7 +283,7 @@ MUTANTS = (
         "another-table",
         "A table that was dropped and made anew is not the ledger's table.",
         "eo_pipeline/sinks/session.py",
-        "            refuse_another_table(head, self.table_identity())\n",
+        "        refuse_another_table(head, self.table_identity())\n",
         "",
         (f"{_CONTRACT}::test_a_table_made_anew_is_another",),
     ),

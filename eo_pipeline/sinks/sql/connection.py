@@ -79,6 +79,11 @@ class SqlStore(ABC):
             self.connection = self.connect()
 
     @property
+    def is_shared(self) -> bool:
+        """True if the connection is that of another store, of the same database."""
+        return self._shared is not None
+
+    @property
     def connection(self) -> Any:
         """The connection; that of the store which it is shared with, for one of several tables."""
         return self._connection if self._shared is None else self._shared.connection

@@ -70,16 +70,18 @@ class SqlLooks(SinkSession):
         store.locate()
         self.table = self.table_class(store, store.table)
         self.dead_letters = self.table_class(store, store.dead_letters)
-        store.make_ledger(store.ledger)
-        self._check_ledger(self.table_class(store, store.ledger))
-        store.complete_ledger(store.ledger)
+        if not store.is_shared:  # the session of the first table has looked
+            store.make_ledger(store.ledger)
+            self._check_ledger(self.table_class(store, store.ledger))
+            store.complete_ledger(store.ledger)
         statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
         target = self._target or str(store.table)
         self.ledger = SqlLedger(self.pipeline, store.table, statements, store.ask, target)
         self.ledger.check_table()
         for table in (self.table, self.dead_letters):
             table.exists()
-        store.check_server()
+        if not store.is_shared:
+            store.check_server()
 
     @classmethod
     def heads(cls, sink: SqlSink, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
