@@ -1,6 +1,7 @@
 """``python -m tests.house [MODULE]``: the figures of the package's files, names and docstrings.
 
 With a module or room (``eo_pipeline.batch``): its names and docstrings that break a rule.
+With ``--publish``: the files that the publish of five rows enters, and its calls between them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from tests.house.figures import (
     reach_into_jvm,
     use_native,
 )
+from tests.house.publishing import traces
 
 
 def main() -> None:
     """Print the figures, or the lines of one room."""
+    if sys.argv[1:] == ["--publish"]:
+        for sink, trace in traces().items():
+            sys.stdout.write(f"{sink}: {trace}\n")
+            for (caller, callee), calls in trace.jumps.most_common():
+                sys.stdout.write(f"{calls:5} {caller} -> {callee}\n")
+        return
     package = modules()
     for prefix in sys.argv[1:]:
         sys.stdout.writelines(f"{line}\n" for line in offenders(package, prefix))

@@ -1,0 +1,107 @@
+"""Files and jumps of one publish, by trace: how far a reader has to go to follow a commit."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.delta.config import DeltaSink
+from eo_pipeline.sinks.postgres.config import PostgresSink
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.testing import child_of, first_entry
+
+PACKAGE = Path(__file__).parents[2] / "eo_pipeline"
+
+#: Values, configuration and errors: read by their names, without following the call.
+VALUES = ("_lazy", "errors", "crashpoints", "config/", "ledger/", "staging/", "sinks/config")
+
+
+@dataclass
+class Trace:
+    """Calls from one file of the package into another, values and errors apart."""
+
+    files: Counter[str] = field(default_factory=Counter)
+    jumps: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def of(self, call: Callable[[], object]) -> Trace:
+        """Run ``call`` and count."""
+        sys.setprofile(self._see)
+        try:
+            call()
+        finally:
+            sys.setprofile(None)
+        return self
+
+    def _see(self, frame: FrameType, event: str, argument: Any) -> None:
+        callee = _file(frame)
+        if event != "call" or callee is None:
+            return
+        self.files[callee] += 1
+        before = frame.f_back
+        while before is not None and (caller := _file(before)) is None:
+            before = before.f_back
+        if before is not None and caller != callee:
+            self.jumps[caller or "", callee] += 1
+
+    def __str__(self) -> str:
+        return f"{len(self.files)} files, {self.jumps.total()} calls from one into another"
+
+
+def _file(frame: FrameType) -> str | None:
+    """The package's file of ``frame``; None for another one, or one of values."""
+    path = Path(frame.f_code.co_filename)
+    if not path.is_relative_to(PACKAGE):
+        return None
+    name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+    is_value = name.startswith(VALUES) or name.endswith("/config")
+    return None if is_value else name
+
+
+def five_rows(checkpoint: int) -> StagedTable:
+    """Rows of two columns and their checkpoint."""
+    numbers = list(range(5))
+    columns = {
+        "id": numbers,
+        "name": [f"n{n}" for n in numbers],
+        "_eo_checkpoint": [checkpoint] * 5,
+    }
+    return StagedTable.in_memory(pa.table(columns))
+
+
+def traced_publish(sink: Sink, pipeline: str = "p") -> Trace:
+    """The publish of five rows as the second checkpoint of ``sink``'s table."""
+    with sink.open(pipeline) as session:
+        head = first_entry(pipeline)
+        session.publish(head, StagedOutput())
+
+        def following(head: LedgerEntry) -> tuple[LedgerEntry, StagedOutput]:
+            staged = StagedOutput(rows=five_rows(head.version + 1))
+            return child_of(head, staged), staged
+
+        entry, staged = following(head)
+        session.publish(entry, staged)
+        entry, staged = following(entry)
+        return Trace().of(lambda: session.publish(entry, staged))
+
+
+def traces() -> dict[str, Trace]:
+    """The publish into an embedded PostgreSQL and into a Delta table on disk."""
+    with (
+        tempfile.TemporaryDirectory(prefix="eo-house-") as folder,
+        EmbeddedPostgres(Path(folder, "postgres"), settings={"fsync": "off"}) as server,
+    ):
+        return {
+            "PostgreSQL": traced_publish(PostgresSink(dsn=server.dsn, table="t")),
+            "Delta": traced_publish(DeltaSink(path=f"{folder}/t")),
+        }
