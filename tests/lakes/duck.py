@@ -12,8 +12,10 @@ import importlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +33,18 @@ def install(state: Path) -> Path:
     """
     folder = state / f"duckdb-{VERSION}"
     if not folder.is_dir():
-        partial = folder.with_suffix(".partial")
+        state.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=state, prefix="duckdb-"))
         names = ("duckdb", *(f"duckdb-extension-{each}" for each in _EXTENSIONS))
         wanted = [f"{name}=={VERSION}" for name in names]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(partial)]
         subprocess.run([*pip, *wanted], check=True)
-        partial.rename(folder)
+        try:
+            partial.rename(folder)
+        except OSError:
+            shutil.rmtree(partial)
+            if not folder.is_dir():  # else another process was first
+                raise
     return folder
 
 
