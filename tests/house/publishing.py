@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
-from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta.config import DeltaSink
 from eo_pipeline.sinks.postgres.config import PostgresSink
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
+from tests.house.figures import ROOT
 
-PACKAGE = Path(__file__).parents[2] / "eo_pipeline"
+PACKAGE = ROOT / "eo_pipeline"
 
 #: Values, configuration and errors: read by their names, without following the call.
 VALUES = ("_lazy", "errors", "crashpoints", "config/", "ledger/", "staging/", "sinks/config")
@@ -34,25 +35,23 @@ class Trace:
     files: Counter[str] = field(default_factory=Counter)
     jumps: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def of(self, call: Callable[[], object]) -> Trace:
-        """Run ``call`` and count."""
+    def __enter__(self) -> Self:
         sys.setprofile(self._see)
-        try:
-            call()
-        finally:
-            sys.setprofile(None)
         return self
+
+    def __exit__(self, *raised: object) -> None:
+        sys.setprofile(None)
 
     def _see(self, frame: FrameType, event: str, argument: Any) -> None:
         callee = _file(frame)
         if event != "call" or callee is None:
             return
         self.files[callee] += 1
-        before = frame.f_back
-        while before is not None and (caller := _file(before)) is None:
-            before = before.f_back
-        if before is not None and caller != callee:
-            self.jumps[caller or "", callee] += 1
+        above = frame.f_back
+        while above is not None and (caller := _file(above)) is None:
+            above = above.f_back
+        if above is not None and caller is not None and caller != callee:
+            self.jumps[caller, callee] += 1
 
     def __str__(self) -> str:
         return f"{len(self.files)} files, {self.jumps.total()} calls from one into another"
@@ -74,25 +73,23 @@ def five_rows(checkpoint: int) -> StagedTable:
     columns = {
         "id": numbers,
         "name": [f"n{n}" for n in numbers],
-        "_eo_checkpoint": [checkpoint] * 5,
+        CHECKPOINT_COLUMN: [checkpoint] * 5,
     }
     return StagedTable.in_memory(pa.table(columns))
 
 
 def traced_publish(sink: Sink, pipeline: str = "p") -> Trace:
     """The publish of five rows as the second checkpoint of ``sink``'s table."""
+    trace = Trace()
     with sink.open(pipeline) as session:
-        head = first_entry(pipeline)
-        session.publish(head, StagedOutput())
-
-        def following(head: LedgerEntry) -> tuple[LedgerEntry, StagedOutput]:
-            staged = StagedOutput(rows=five_rows(head.version + 1))
-            return child_of(head, staged), staged
-
-        entry, staged = following(head)
-        session.publish(entry, staged)
-        entry, staged = following(entry)
-        return Trace().of(lambda: session.publish(entry, staged))
+        entry = first_entry(pipeline)
+        session.publish(entry, StagedOutput())
+        for measured in (contextlib.nullcontext(), trace):
+            staged = StagedOutput(rows=five_rows(entry.version + 1))
+            entry = child_of(entry, staged)
+            with measured:
+                session.publish(entry, staged)
+    return trace
 
 
 def traces() -> dict[str, Trace]:

@@ -15,11 +15,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from eo_pipeline._process import hold
 
 VERSION = "1.5.5"
 _EXTENSIONS = ("icu", "avro", "delta", "iceberg")
@@ -32,19 +33,16 @@ def install(state: Path) -> Path:
         subprocess.CalledProcessError: they cannot be had.
     """
     folder = state / f"duckdb-{VERSION}"
-    if not folder.is_dir():
-        state.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=state, prefix="duckdb-"))
-        names = ("duckdb", *(f"duckdb-extension-{each}" for each in _EXTENSIONS))
-        wanted = [f"{name}=={VERSION}" for name in names]
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(partial)]
-        subprocess.run([*pip, *wanted], check=True)
-        try:
+    state.mkdir(parents=True, exist_ok=True)
+    with hold(state / "duckdb.lock", wait_s=600):
+        if not folder.is_dir():
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
+            names = ("duckdb", *(f"duckdb-extension-{each}" for each in _EXTENSIONS))
+            wanted = [f"{name}=={VERSION}" for name in names]
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(partial)]
+            subprocess.run([*pip, *wanted], check=True)
             partial.rename(folder)
-        except OSError:
-            shutil.rmtree(partial)
-            if not folder.is_dir():  # else another process was first
-                raise
     return folder
 
 
