@@ -173,8 +173,6 @@ class ByHand:
     ) -> StagedOutput:
         made = (self._model.row(record, checkpoint) for record in read)
         rows = [row for row in made if row is not None]
-        if not rows:  # a pipeline stages no table then
-            return StagedOutput()
         table = arrow_of(self._model.source, rows, self._lake.name)
         staged = StagedTable.in_memory(table)
         folder = self._sink.staging_folders().rows

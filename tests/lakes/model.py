@@ -174,14 +174,16 @@ class Model:
         return State(dict(self.rows), dict(self.columns or {}), self.head)
 
     def _take(self, read: list[Record], checkpoint: int) -> None:
-        """The good ones become rows of ``checkpoint``, the others are set aside."""
+        """The good ones become rows of ``checkpoint``, the others are set aside; the columns come
+        with either.
+        """
         made = [(record, self.row(record, checkpoint)) for record in read]
         self.letters |= {(checkpoint, r.partition, r.offset) for r, row in made if row is None}
-        rows = [row for _, row in made if row is not None]
-        if rows:
+        if read:
             self._follow()
-        for row in rows:
-            self._put(row)
+        for _, row in made:
+            if row is not None:
+                self._put(row)
 
     def row(self, record: Record, checkpoint: int) -> Row | None:
         """None: it is a bad record."""
@@ -212,7 +214,7 @@ class Model:
         return tuple(row.values.get(name) for name in self.sequence_by)
 
     def _follow(self) -> None:
-        """The table gets the columns that the rows have."""
+        """The table gets the columns of the source."""
         known = self.columns or {}
         wider = {name: column.kind for name, column in self.source.items()}
         self.columns = {**known, **{n: merged(known.get(n, k), k) for n, k in wider.items()}}
