@@ -28,7 +28,7 @@ from eo_pipeline.sinks.sql.config import NameRules, SqlSink, TableName, columns_
 from eo_pipeline.sinks.sql.connection import Diagnosis, SqlStore
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE_INDEX, LedgerTypes
 from eo_pipeline.sinks.sql.session import SqlSession
-from eo_pipeline.sinks.sql.table import Column, SqlTable
+from eo_pipeline.sinks.sql.table import AnyColumnType, Column, SqlTable
 from eo_pipeline.staging.rows import StagedTable
 
 # Configuration: fields only. It needs neither a driver nor the classes below.
@@ -76,7 +76,7 @@ _DECLARED = {
 
 
 @dataclass(frozen=True)
-class SqliteType:
+class SqliteType(AnyColumnType):
     """A declared type: of a staged column, which a new column gets, and of a table's column."""
 
     declared: str
@@ -130,9 +130,6 @@ class SqliteStore(SqlStore):
     def is_in_transaction(self) -> bool:
         return self.connection.in_transaction
 
-    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-        return self.connection.execute(statement, parameters)
-
     def diagnose(self, error: sqlite3.Error) -> Diagnosis:
         # locked, disk full, read-only; or no database at all, which another path would mend
         passes = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
@@ -149,8 +146,8 @@ class SqliteStore(SqlStore):
         super().make_ledger(ledger)
         self.execute(ONE_PIPELINE_INDEX.format(ledger=ledger.sql))
 
-    def parameter(self, value: Any) -> Any:
-        return str(value) if isinstance(value, datetime) else value
+    def parameters(self, values: Sequence[Any]) -> list[Any]:
+        return [str(value) if isinstance(value, datetime) else value for value in values]
 
     def begin(self) -> None:
         # IMMEDIATE: wait for a rival here, not with the rows already written
@@ -170,6 +167,7 @@ class SqliteStore(SqlStore):
 
 class SqliteTable(SqlTable[SqliteType, SqliteType]):
     names: ClassVar[NameRules] = NameRules("SQLite", _check_name, str.lower)
+    wire_type = staticmethod(sqlite_type)
     store: SqliteStore
 
     def exists(self) -> bool:
@@ -178,9 +176,6 @@ class SqliteTable(SqlTable[SqliteType, SqliteType]):
     def columns(self) -> dict[str, SqliteType]:
         rows = self.store.rows("SELECT name, type FROM pragma_table_info(?)", self.name.name)
         return {self.names.fold(name): SqliteType(declared) for name, declared in rows}
-
-    def wire_type(self, field: pa.Field) -> SqliteType:
-        return sqlite_type(field)
 
     def create(self, wires: Mapping[str, SqliteType], key: Sequence[str]) -> None:  # noqa: ARG002
         columns = ", ".join(f"{quoted(name)} {wire.declared}" for name, wire in wires.items())

@@ -25,7 +25,11 @@ from tests.house.figures import ROOT
 PACKAGE = ROOT / "eo_pipeline"
 
 #: Values, configuration and errors: read by their names, without following the call.
-VALUES = ("_lazy", "errors", "crashpoints", "config/", "ledger/", "staging/", "sinks/config")
+VALUES = (
+    *("_lazy", "errors", "crashpoints", "config/", "ledger/", "staging/"),
+    *("sinks/config", "sinks/arrow"),
+)
+VALUES_IN_A_ROOM = ("/config", "/types")
 
 
 @dataclass
@@ -44,13 +48,15 @@ class Trace:
 
     def _see(self, frame: FrameType, event: str, argument: Any) -> None:
         callee = _file(frame)
-        if event != "call" or callee is None:
+        if event != "call" or callee is None or _is_value(callee):
             return
-        self.files[callee] += 1
         above = frame.f_back
         while above is not None and (caller := _file(above)) is None:
             above = above.f_back
-        if above is not None and caller is not None and caller != callee:
+        if above is None or caller is None:
+            self.files[callee] += 1
+        elif caller != callee and not _is_value(caller):
+            self.files[callee] += 1
             self.jumps[caller, callee] += 1
 
     def __str__(self) -> str:
@@ -58,13 +64,15 @@ class Trace:
 
 
 def _file(frame: FrameType) -> str | None:
-    """The package's file of ``frame``; None for another one, or one of values."""
+    """The package's file of ``frame``; None for another one."""
     path = Path(frame.f_code.co_filename)
     if not path.is_relative_to(PACKAGE):
         return None
-    name = path.relative_to(PACKAGE).with_suffix("").as_posix()
-    is_value = name.startswith(VALUES) or name.endswith("/config")
-    return None if is_value else name
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def _is_value(file: str) -> bool:
+    return file.startswith(VALUES) or file.endswith(VALUES_IN_A_ROOM)
 
 
 def five_rows(checkpoint: int) -> StagedTable:

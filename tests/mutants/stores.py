@@ -12,9 +12,9 @@ MUTANTS = (
     Mutant(
         "store-counts",
         "The rows that a table with triggers holds afterwards are counted by the database.",
-        f"{_SQL}/table.py",
-        "            if (added := self.count(mine) - before) != staged.rows:\n",
-        "            if (added := self.count(mine) - before) < 0:\n",
+        f"{_SQL}/session.py",
+        "    if (added := count(table, mine) - before) != staged.rows:\n",
+        "    if (added := count(table, mine) - before) < 0:\n",
         (
             "tests/sinks/postgres/test_postgres_counts.py::TestInsert::"
             "test_rows_that_a_trigger_takes_are_missed",
@@ -23,9 +23,9 @@ MUTANTS = (
     Mutant(
         "store-took-all",
         "The number of rows that the database says it took is compared.",
-        f"{_SQL}/table.py",
-        "        if inserted != staged.rows and not self._acts:\n",
-        "        if False:\n",
+        f"{_SQL}/session.py",
+        "    if inserted != staged.rows and not acts:\n",
+        "    if False:\n",
         (
             "tests/sinks/postgres/test_postgres_counts.py::TestInsert::"
             "test_another_number_than_the_database_says_it_took_is_missed",
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "rewind-takes-what-came-after",
         "A rewind takes the rows of later checkpoints and no others.",
-        f"{_SQL}/reading.py",
+        f"{_SQL}/session.py",
         '    operator = ">" if entry.operation is Operation.REWIND else "="\n',
         '    operator = ">=" if entry.operation is Operation.REWIND else "="\n',
         (
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "replay-takes-its-checkpoint",
         "A replay takes back the rows of its checkpoint and no others.",
-        f"{_SQL}/reading.py",
+        f"{_SQL}/session.py",
         '    operator = ">" if entry.operation is Operation.REWIND else "="\n',
         '    operator = ">"\n',
         (
@@ -131,8 +131,8 @@ MUTANTS = (
         "dead-letters-go-back",
         "A rewind or a replay takes back the dead letters of the checkpoints whose rows it takes.",
         f"{_SQL}/session.py",
-        "in (self.session.table, self.session.dead_letters):\n                table.delete(",
-        "in (self.session.table,):\n                table.delete(",
+        "in (self.session.table, self.session.dead_letters):\n                delete(",
+        "in (self.session.table,):\n                delete(",
         (
             "tests/sinks/postgres/test_postgres_contract.py::TestAppend::"
             "test_dead_letters_go_back_with_the_rows",

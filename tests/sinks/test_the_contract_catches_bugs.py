@@ -26,7 +26,7 @@ from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.postgres.session import PostgresSession
 from eo_pipeline.sinks.session import CommitOutcome, Publication, SinkSession
 from eo_pipeline.sinks.sql.connection import SqlStore
-from eo_pipeline.sinks.sql.session import SqlPublication
+from eo_pipeline.sinks.sql.session import SqlPublication, append
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing.faults import CrashRequested
 from tests.sinks.postgres import test_postgres_contract as healthy
@@ -119,7 +119,7 @@ class LosesDeadLetters(SqlPublication):
 class CommitsDeadLettersFirst(SqlPublication):
     def send(self) -> None:
         if self.staged.dead_letters is not None:
-            self.session.dead_letters.append(self.staged.dead_letters)
+            append(self.session.dead_letters, self.staged.dead_letters)
             commit_and_begin(self.store)
         self.staged = replace(self.staged, dead_letters=None)
         super().send()
@@ -135,7 +135,7 @@ class CommitsByBatch(SqlPublication):
             return
         half = rows.rows // 2
         for table in (rows.table.slice(0, half), rows.table.slice(half)):
-            self.session.table.append(replace(rows, table=table))
+            append(self.session.table, replace(rows, table=table))
             commit_and_begin(self.store)
             time.sleep(0.1)  # the next file is large: a reader on a busy machine has time to look
 

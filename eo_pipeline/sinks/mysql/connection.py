@@ -8,7 +8,7 @@ import logging
 import math
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
@@ -178,8 +178,8 @@ class MySqlStore(SqlStore):
     sink: MySqlSink
     connection: Connection
 
-    def __init__(self, sink: MySqlSink, pipeline: str, shared: SqlStore | None = None) -> None:
-        super().__init__(sink, pipeline, shared)
+    def __init__(self, sink: MySqlSink, pipeline: str) -> None:
+        super().__init__(sink, pipeline)
         #: false once the server has said that it does not allow LOAD DATA
         self.may_load = sink.load_data
 
@@ -194,11 +194,6 @@ class MySqlStore(SqlStore):
     def is_in_transaction(self) -> bool:
         return self.connection.in_transaction
 
-    def execute(self, statement: str, *parameters: Any) -> pymysql.cursors.Cursor:
-        cursor = self.connection.cursor()
-        cursor.execute(statement, parameters or None)
-        return cursor
-
     def literal(self, text: str) -> str:
         """``text`` in a statement that takes no parameters there."""
         return str(self.connection.escape(text))
@@ -209,9 +204,8 @@ class MySqlStore(SqlStore):
     def is_violation(self, error: pymysql.MySQLError, constraint: str) -> bool:
         return number_of(error) == _DUPLICATE and constraint in str(error)
 
-    def locate(self) -> None:
-        self.table = self.table.within(self.sink.database)
-        self.dead_letters = self.dead_letters.within(self.sink.database)
+    def located(self, table: TableName) -> TableName:
+        return table.within(self.sink.database)
 
     def make_ledger(self, ledger: TableName) -> None:
         """A user who may not create tables can use a ledger that somebody else made."""
@@ -245,10 +239,12 @@ class MySqlStore(SqlStore):
                 self.table,
             )
 
-    def parameter(self, value: Any) -> Any:
+    def parameters(self, values: Sequence[Any]) -> list[Any]:
         """Times as the session understands them: in UTC, without saying so."""
-        is_time = isinstance(value, datetime)
-        return value.astimezone(UTC).replace(tzinfo=None) if is_time else value
+        return [
+            value.astimezone(UTC).replace(tzinfo=None) if isinstance(value, datetime) else value
+            for value in values
+        ]
 
     def begin(self) -> None:
         # a process that sleeps or is gone must not hold locks: a silent connection is ended

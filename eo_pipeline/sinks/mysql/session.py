@@ -42,10 +42,17 @@ from eo_pipeline.sinks.mysql.types import (
     wire_type,
 )
 from eo_pipeline.sinks.sql.config import NameRules, TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.dialect import COORDINATES, Column, record_of
-from eo_pipeline.sinks.sql.reading import ReadColumn
-from eo_pipeline.sinks.sql.session import SqlSession
-from eo_pipeline.sinks.sql.table import UpsertTable, gives_way, newest_first, same_key
+from eo_pipeline.sinks.sql.session import SqlSession, bind
+from eo_pipeline.sinks.sql.table import (
+    COORDINATES,
+    Column,
+    ReadColumn,
+    SqlTable,
+    gives_way,
+    newest_first,
+    record_of,
+    same_key,
+)
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -381,12 +388,13 @@ _RANK = quoted("_eo_rank")
 _COUNT = quoted("_eo_row")
 
 
-class MySqlTable(UpsertTable[WireType, ColumnType]):
+class MySqlTable(SqlTable[WireType, ColumnType]):
     """A table of InnoDB. Upserts are ``INSERT ... ON DUPLICATE KEY UPDATE``."""
 
     names: ClassVar[NameRules] = NAMES
     never_null: ClassVar[str | None] = _NEVER_NULL
     bounds: ClassVar[str | None] = _BOUNDS
+    wire_type = staticmethod(wire_type)
     key_excludes = "not on prefixes"
     store: MySqlStore
 
@@ -420,9 +428,6 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     def columns(self) -> dict[str, ColumnType]:
         rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
         return {self.names.fold(name): _column_type(described) for name, *described in rows}
-
-    def wire_type(self, field: pa.Field) -> WireType:
-        return wire_type(field)
 
     def readable(self) -> list[ReadColumn]:
         rows = self.store.rows(_COLUMNS, self.name.schema, self.name.name)
@@ -468,12 +473,6 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
             return
         index = f"ADD KEY ({quoted(CHECKPOINT_COLUMN)})"
         self.store.execute(f"ALTER TABLE {self.name.sql} {index}")
-
-    def wider(self, column: ColumnType, wire: WireType) -> str | None:
-        return column.wider(wire)
-
-    def room(self, column: ColumnType, wire: WireType) -> int | None:
-        return column.room(wire)
 
     def retype(self, types: Mapping[str, str]) -> None:
         columns = self.columns()
@@ -555,9 +554,8 @@ class MySqlTable(UpsertTable[WireType, ColumnType]):
     def as_shown(self, name: str | TableName) -> str:
         return for_people(name)
 
-    def check_key(self, key: Sequence[str], wires: Mapping[str, WireType]) -> None:
-        """Also refuse another unique key: a row that met it would replace a row not its own."""
-        super().check_key(key, wires)
+    def check_other_keys(self, key: Sequence[str], wires: Mapping[str, WireType]) -> None:
+        """Refuse another unique key: a row that met it would replace a row not its own."""
         wanted, sent = set(map(self.names.fold, key)), set(map(self.names.fold, wires))
         counted = {name for name, column in self.columns().items() if column.is_counted}
         for names in self.unique_keys():
@@ -646,7 +644,7 @@ def refused_records(table: MySqlTable, staged: StagedTable, most: int) -> list[d
     """
     if not {*COORDINATES} <= {*staged.schema.names} or table.acts_by_itself():
         return []
-    columns = table.bind(staged.schema)
+    columns = bind(table, staged.schema)
     records: dict[tuple[Any, ...], dict[str, Any]] = {}
     drop = f"DROP TEMPORARY TABLE IF EXISTS {_COPY.sql}"
     table.store.execute(drop)

@@ -33,7 +33,7 @@ import pyarrow as pa
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, kind_of
 from eo_pipeline.sinks.sql.config import NameRules, TableName, quoted
-from eo_pipeline.sinks.sql.reading import ReadColumn
+from eo_pipeline.sinks.sql.table import AnyColumnType, ReadColumn
 
 #: MySQL Reference Manual, "Identifier Length ColumnLimits".
 NAME_LENGTH_MAX = 64
@@ -124,7 +124,7 @@ class WireType:
 
 
 @dataclass(frozen=True)
-class ColumnType:
+class ColumnType(AnyColumnType):
     """The type of a table's column, as ``information_schema.columns`` has it.
 
     ``data_type`` is ``decimal``, ``spelled`` is ``decimal(10,2) unsigned``; ``digits`` are those

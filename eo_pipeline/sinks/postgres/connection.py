@@ -156,9 +156,6 @@ class PostgresStore(SqlStore):
     def is_in_transaction(self) -> bool:
         return self.connection.info.transaction_status != TransactionStatus.IDLE
 
-    def execute(self, statement: str, *parameters: Any) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.connection.execute(statement.encode(), parameters or None)
-
     def diagnose(self, error: psycopg.Error) -> Diagnosis:
         code = error.sqlstate or ""
         remedy = _REMEDIES.get(code) or _REMEDIES.get(code[:2], "")
@@ -167,9 +164,9 @@ class PostgresStore(SqlStore):
     def is_violation(self, error: psycopg.Error, constraint: str) -> bool:
         return error.diag.constraint_name == constraint
 
-    def locate(self) -> None:
-        named = self.table.schema
-        query, name = (_SCHEMA_NAMED, named) if named else (_SCHEMA_OF, self.table.sql)
+    def located(self, table: TableName) -> TableName:
+        named = table.schema
+        query, name = (_SCHEMA_NAMED, named) if named else (_SCHEMA_OF, table.sql)
         rows = self.rows(query, name)
         if not (rows and rows[0][0]):
             remedy = (
@@ -178,9 +175,7 @@ class PostgresStore(SqlStore):
                 else "the role's search_path holds no schema: write the table as schema.table"
             )
             raise ConfigError(f"sink.table: {remedy}")
-        schema = str(rows[0][0])
-        self.table = self.table.within(schema)
-        self.dead_letters = self.dead_letters.within(schema)
+        return table.within(str(rows[0][0]))
 
     def make_ledger(self, ledger: TableName) -> None:
         """A role that may not create tables can use a ledger that somebody else made."""

@@ -29,10 +29,16 @@ from eo_pipeline.sinks.postgres.types import (
     wire_type,
 )
 from eo_pipeline.sinks.sql.config import NameRules, TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.dialect import COORDINATES, Column, record_of
-from eo_pipeline.sinks.sql.reading import ReadColumn
-from eo_pipeline.sinks.sql.session import SqlSession
-from eo_pipeline.sinks.sql.table import UpsertTable, gives_way, newest_first
+from eo_pipeline.sinks.sql.session import SqlSession, bind
+from eo_pipeline.sinks.sql.table import (
+    COORDINATES,
+    Column,
+    ReadColumn,
+    SqlTable,
+    gives_way,
+    newest_first,
+    record_of,
+)
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -179,12 +185,13 @@ _NEWEST_PAGES = 64
 _STAGE = TableName("pg_temp", "_eo_stage")
 
 
-class PostgresTable(UpsertTable[WireType, ColumnType]):
-    """A table, inside the open transaction. Upserts are ``INSERT ... ON CONFLICT``."""
+class PostgresTable(SqlTable[WireType, ColumnType]):
+    """A table. Upserts are ``INSERT ... ON CONFLICT``."""
 
     names: ClassVar[NameRules] = NAMES
     never_null: ClassVar[str | None] = NEVER_NULL
     bounds: ClassVar[str | None] = BOUNDS
+    wire_type = staticmethod(wire_type)
     key_excludes = "not deferrable, not partial"
     store: PostgresStore
 
@@ -230,9 +237,6 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         rows = self.store.rows(COLUMNS, self.name.sql)
         return {name: ColumnType(*described) for name, *described in rows}
 
-    def wire_type(self, field: pa.Field) -> WireType:
-        return wire_type(field)
-
     def create(self, wires: Mapping[str, WireType], key: Sequence[str]) -> None:
         lines = [f"{quoted(name)} {wire.declared}" for name, wire in wires.items()]
         if key:
@@ -264,12 +268,6 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
         self.store.execute(f"ALTER TABLE {self.name.sql} {', '.join(added)}")
         if CHECKPOINT_COLUMN in wires:
             self.mark()
-
-    def wider(self, column: ColumnType, wire: WireType) -> str | None:
-        return column.wider(wire)
-
-    def room(self, column: ColumnType, wire: WireType) -> int | None:
-        return column.room(wire)
 
     def retype(self, types: Mapping[str, str]) -> None:
         changes = [f"ALTER COLUMN {quoted(name)} TYPE {type_}" for name, type_ in types.items()]
@@ -332,7 +330,7 @@ class PostgresTable(UpsertTable[WireType, ColumnType]):
                 f"INSERT INTO {self.name.sql} ({_names(columns)}) "
                 f"SELECT {self._all_sent(columns)} FROM {stage.sql}"
             )
-            return inserted.rowcount
+            return int(inserted.rowcount)
 
     @contextmanager
     def staged_rows(
@@ -507,7 +505,7 @@ def refused_records(table: PostgresTable, staged: StagedTable, most: int) -> lis
         return []
     records: dict[tuple[Any, ...], dict[str, Any]] = {}
     with table.store.transaction():
-        columns = table.bind(staged.schema)
+        columns = bind(table, staged.schema)
         with table.staged_rows(columns, staged) as stage:
             numbered = f"SELECT row_number() OVER () AS {_NUMBER}, * FROM {stage.sql}"
             for statement in (

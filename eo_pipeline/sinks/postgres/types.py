@@ -36,6 +36,7 @@ from eo_pipeline._lazy import pa
 from eo_pipeline.errors import SchemaChangeError
 from eo_pipeline.sinks.arrow import WHOLE_DIGITS, Kind, is_list, kind_of
 from eo_pipeline.sinks.sql.config import NameRules
+from eo_pipeline.sinks.sql.table import AnyColumnType
 
 #: PostgreSQL cuts longer names without an error (NAMEDATALEN - 1).
 NAME_BYTES_MAX = 63
@@ -178,7 +179,7 @@ _SENT_AS_TEXT = frozenset({"text", "character varying", "character", "json"})
 
 
 @dataclass(frozen=True)
-class ColumnType:
+class ColumnType(AnyColumnType):
     """The type of a table's column: a domain is what it is made of.
 
     ``name`` as ``format_type`` spells it, for people and comparisons; ``cast`` as the catalog has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -42,8 +42,8 @@ class Diagnosis:
 class SqlStore(ABC):
     """One connection, used by one thread, replaced when it has died.
 
-    Made of a configuration and the pipeline's name; connected at once. ``table`` and
-    ``dead_letters`` are the tables' names, with their schema after :meth:`locate`.
+    Made of a configuration and the pipeline's name; connected at once. ``table`` is named in
+    errors, and the ledger stands beside it: of several tables on one connection the first.
     """
 
     #: The database's name in messages.
@@ -69,31 +69,11 @@ class SqlStore(ABC):
         """Exceptions for a value that Python or Arrow cannot hold."""
         return (pa.ArrowException,)
 
-    def __init__(self, sink: SqlSink, pipeline: str, shared: SqlStore | None = None) -> None:
+    def __init__(self, sink: SqlSink, pipeline: str) -> None:
         self.sink = sink
         self.pipeline = pipeline
         self.table = sink.target
-        self.dead_letters = sink.dead_letters
-        self._shared = shared
-        if shared is None:
-            self.connection = self.connect()
-
-    @property
-    def is_shared(self) -> bool:
-        """True if the connection is that of another store, of the same database."""
-        return self._shared is not None
-
-    @property
-    def connection(self) -> Any:
-        """The connection; that of the store which it is shared with, for one of several tables."""
-        return self._connection if self._shared is None else self._shared.connection
-
-    @connection.setter
-    def connection(self, connection: Any) -> None:
-        if self._shared is None:
-            self._connection = connection
-        else:
-            self._shared.connection = connection
+        self.connection = self.connect()
 
     # Abstract parts, implemented by the dialect.
 
@@ -117,10 +97,6 @@ class SqlStore(ABC):
         """The transaction's state by the database's last answer."""
 
     @abstractmethod
-    def execute(self, statement: str, *parameters: Any) -> Any:
-        """Run ``statement`` on the connection as it is: a cursor of Python's DB-API (PEP 249)."""
-
-    @abstractmethod
     def diagnose(self, error: Any) -> Diagnosis:
         """Return the meaning of ``error``, a :attr:`driver_error`."""
 
@@ -128,12 +104,13 @@ class SqlStore(ABC):
     def is_violation(self, error: Any, constraint: str) -> bool:
         """True if ``error`` tells that a row breaks ``constraint``, a unique key."""
 
-    def locate(self) -> None:  # noqa: B027 - there may be no schemas
-        """Give ``table`` and ``dead_letters`` the schema they are in, or would be created in.
+    def located(self, table: TableName) -> TableName:
+        """Return ``table`` with the schema it is in, or would be created in, if there are schemas.
 
         Raises:
             ConfigError: there is no such schema.
         """
+        return table
 
     def make_ledger(self, ledger: TableName) -> None:
         """Create the ledger unless it is there. Safe with any number of runs doing so at once.
@@ -159,9 +136,11 @@ class SqlStore(ABC):
     def check_server(self) -> None:  # noqa: B027 - there may be none
         """Look once, after opening, for settings that a person should know of."""
 
-    def parameter(self, value: Any) -> Any:
-        """A value of a ledger entry (text, number, time or ``None``) as the driver takes it."""
-        return value
+    def parameters(self, values: Sequence[Any]) -> list[Any]:
+        """Return the values of a ledger entry, each as the driver takes it: text, number, time or
+        ``None``.
+        """
+        return [*values]
 
     @abstractmethod
     def begin(self) -> None:
@@ -211,6 +190,12 @@ class SqlStore(ABC):
         if not self.is_open:
             log.info("%s: connection to %s lost, connecting again", self.pipeline, self.product)
             self.connection = self.connect()
+
+    def execute(self, statement: str, *parameters: Any) -> Any:
+        """Run ``statement`` on the connection as it is: a cursor of Python's DB-API (PEP 249)."""
+        cursor = self.connection.cursor()
+        cursor.execute(statement, *([parameters] if parameters else []))
+        return cursor
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The answer to a query, on the connection as it is."""

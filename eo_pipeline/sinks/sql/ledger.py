@@ -48,6 +48,9 @@ SELECTED = (*INSERTED, "committed_at")
 #: Kept as JSON: by drivers that know the type as dictionaries, by the others as text.
 _JSON = frozenset({"offsets", "ranges", "topic_ids", "counts", "details", "identity"})
 
+#: The comment on a table's column of checkpoints, which goes where the table goes.
+_COMMENT = "eo-pipeline: the checkpoint that published the row; ledger "
+
 #: Entries of a history fetched at a time, so that a long ledger is never in memory as a whole.
 PAGE = 500
 
@@ -134,6 +137,17 @@ def create_ledger(ledger: str, types: LedgerTypes) -> str:
 #: What ledgers of earlier releases lack, and what adds it.
 ADDED_COLUMN = "identity"
 ADD_COLUMN = "ALTER TABLE {ledger} ADD COLUMN identity {json}"
+
+
+def comment_for(ledger_id: str) -> str:
+    """Return the comment on a column of checkpoints that is made for a ledger, or for none yet."""
+    return f"{_COMMENT}{ledger_id}" if ledger_id else _COMMENT.partition(";")[0]
+
+
+def ledger_in(comment: str) -> str | None:
+    """Return the ledger that a column of checkpoints was made for, by its comment."""
+    before, mark, ledger_id = comment.partition(_COMMENT)
+    return ledger_id if mark and not before else None
 
 
 @dataclass(frozen=True)
