@@ -24,10 +24,11 @@ from tests.house.figures import ROOT
 
 PACKAGE = ROOT / "eo_pipeline"
 
-#: Values, configuration and errors: read by their names, without following the call.
+#: Values, configuration, errors, and what is called as the standard library is (paths, a parallel
+#: map): read by their names, without following the call.
 VALUES = (
-    *("_lazy", "errors", "crashpoints", "config/", "ledger/", "staging/"),
-    *("sinks/config", "sinks/arrow"),
+    *("_lazy", "_process", "errors", "crashpoints", "config/", "ledger/", "staging/"),
+    *("sinks/config", "sinks/arrow", "storage/paths"),
 )
 VALUES_IN_A_ROOM = ("/config", "/types")
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.delta.config import DeltaSink
+from eo_pipeline.sinks.postgres.config import PostgresSink
 from tests.house.figures import (
     Module,
     empty_names,
@@ -13,6 +18,7 @@ from tests.house.figures import (
     reach_into_jvm,
     use_native,
 )
+from tests.house.publishing import traced_publish
 
 #: Small modules with one importer, and why each is a file of its own.
 LONE = {
@@ -27,6 +33,10 @@ LONE = {
 
 #: Percent of bound names, and of docstrings of functions. Lower them with each change.
 EMPTY_NAMES_MAX, QUESTIONS_MAX = 0.1, 0.1
+
+
+#: Files of a publish, and calls from one into another. Lower them with each change.
+PUBLISH_MAX = {"postgres": (6, 60), "delta": (9, 80)}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +54,18 @@ def test_names_name_something(package: dict[str, Module]) -> None:
 
 def test_docstrings_begin_with_a_verb_or_a_noun(package: dict[str, Module]) -> None:
     assert questions(package).percent <= QUESTIONS_MAX
+
+
+def test_a_publish_is_read_in_few_files(database: str, tmp_path: Path) -> None:
+    sinks: dict[str, Sink] = {
+        "postgres": PostgresSink(dsn=database, table="t"),
+        "delta": DeltaSink(path=str(tmp_path / "t")),
+    }
+    for store, sink in sinks.items():
+        trace = traced_publish(sink)
+        files, calls = PUBLISH_MAX[store]
+        assert 1 < len(trace.files) <= files, sorted(trace.files)
+        assert trace.jumps.total() <= calls, trace.jumps.most_common()
 
 
 def test_few_files_reach_into_sparks_jvm(package: dict[str, Module]) -> None:

@@ -24,12 +24,17 @@ from eo_pipeline.errors import DamagedError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.delta.compaction import Writing, data_file, is_among, removal_of
 from eo_pipeline.sinks.delta.log import APP_PREFIX, TOKEN_SUFFIX
-from eo_pipeline.sinks.delta.set_back import commits_of, restored_to
-from eo_pipeline.sinks.delta.table import FLOOR, Snapshot, explained, is_of_files
-from eo_pipeline.sinks.lake.files import PublishedFiles
+from eo_pipeline.sinks.delta.table import (
+    FLOOR,
+    Snapshot,
+    commits_of,
+    explained,
+    is_of_files,
+    restored_to,
+)
 from eo_pipeline.sinks.lake.ledger import FIRST, LedgerFile, LedgerFiles, Pointer
 from eo_pipeline.sinks.lake.maintenance import DataFile
-from eo_pipeline.sinks.lake.session import NO_CHECKPOINT
+from eo_pipeline.sinks.lake.session import NO_CHECKPOINT, PublishedFiles
 from eo_pipeline.sinks.session import CommitConflictError, target_of
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.storage.paths import sizes_of

@@ -20,7 +20,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.layout import checked_value, folder_of, partition_value
 from eo_pipeline.sinks.delta.types import TYPES
-from eo_pipeline.sinks.lake.files import PublishedFiles, one_file_each
+from eo_pipeline.sinks.lake.session import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import (
     is_wider,
     own_columns,

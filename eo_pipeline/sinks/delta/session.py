@@ -60,18 +60,17 @@ from eo_pipeline.sinks.delta.log import (
     checkpoint_if_due,
     table_metadata,
 )
-from eo_pipeline.sinks.delta.set_back import set_back
 from eo_pipeline.sinks.delta.table import (
     Snapshot,
     SnapshotCache,
     delta_schema,
     explained,
     is_of_files,
+    set_back,
 )
-from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.maintenance import stopped
-from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
+from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession, PublishedFiles
 from eo_pipeline.sinks.lake.types import changed
 from eo_pipeline.sinks.session import CommitConflictError, Publication, goes_back, target_of
 from eo_pipeline.sinks.upsert import UpsertRule

@@ -66,10 +66,9 @@ from eo_pipeline.sinks.iceberg.table import (
     verifying,
 )
 from eo_pipeline.sinks.iceberg.types import TYPES
-from eo_pipeline.sinks.lake.files import PublishedFiles
 from eo_pipeline.sinks.lake.ledger import LedgerFile, Pointer
 from eo_pipeline.sinks.lake.maintenance import stopped
-from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession
+from eo_pipeline.sinks.lake.session import Commit, LakePublication, LakeSession, PublishedFiles
 from eo_pipeline.sinks.lake.types import LAYOUT_PREFIX, own_columns
 from eo_pipeline.sinks.session import CommitConflictError
 from eo_pipeline.staging.rows import StagedOutput

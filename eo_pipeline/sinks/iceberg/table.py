@@ -65,8 +65,8 @@ from eo_pipeline.sinks.iceberg.config import (
 )
 from eo_pipeline.sinks.iceberg.fields import with_ids
 from eo_pipeline.sinks.iceberg.types import TYPES, reads_as_it_stands
-from eo_pipeline.sinks.lake.files import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.ledger import Pointer
+from eo_pipeline.sinks.lake.session import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import own_columns, refuse_unbounded_rows
 from eo_pipeline.sinks.session import goes_back, target_of
 from eo_pipeline.staging.rows import StagedTable

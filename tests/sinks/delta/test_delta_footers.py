@@ -13,7 +13,7 @@ import pytest
 from eo_pipeline.sinks.delta import files as rows_module
 from eo_pipeline.sinks.delta.config import ROWS_FOLDER
 from eo_pipeline.sinks.delta.files import AddActions
-from eo_pipeline.sinks.lake.files import PublishedFiles
+from eo_pipeline.sinks.lake.session import PublishedFiles
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 
 FILES = 4
