@@ -19,7 +19,7 @@ from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.ledger.offsets import TopicPartition
 from tests.support.chaos import rest_is_chaos
 from tests.support.engine import Bench, Topic
-from tests.support.servers import MakeTopic
+from tests.support.servers import MakeTopic, wait_until
 from tests.support.topics import add_partitions, delete, delete_records, hidden, recreate
 
 
@@ -224,8 +224,10 @@ def test_no_look_fails_because_topics_of_the_pattern_come_and_go(
     source = KafkaSource(
         bootstrap_servers=kafka.bootstrap_servers, topic_pattern=f"{prefix}.*", value_format="raw"
     )
-    steady = f"{prefix}-steady"
+    looks, steady = KafkaAdmin(source), f"{prefix}-steady"
     admin.create_topics([NewTopic(steady, 2, 1)])[steady].result()
+    # the broker may learn it a moment after the controller has answered
+    wait_until(lambda: steady in looks.cluster().topic_ids)
     over = threading.Event()
 
     def churn() -> None:
@@ -240,7 +242,6 @@ def test_no_look_fails_because_topics_of_the_pattern_come_and_go(
 
     churning = threading.Thread(target=churn)
     churning.start()
-    looks = KafkaAdmin(source)
     try:
         for _ in range(times):
             cluster = looks.cluster()
