@@ -364,7 +364,7 @@ class PastGoneError(EoPipelineError):
 
 
 class ManifestDamagedError(EoPipelineError):
-    """A promise in staging was cut, emptied or changed, so that it can be neither kept nor trusted.
+    """The manifest of a staged batch was cut, emptied or changed, and cannot be trusted.
 
     ``path`` is the manifest of an attempt at ``version``.
     """
@@ -373,10 +373,10 @@ class ManifestDamagedError(EoPipelineError):
         self.path = path
         self.version = version
         super().__init__(
-            f"{path}: the promise of version {version} cannot be read: {found}. Nothing was "
-            "committed. Bring the file back as it was, or set it aside: `eo set-aside`, "
-            "Pipeline.plan_set_aside(). The next run then reads the same offsets again; should the "
-            "promise have been kept meanwhile, the ledger tells."
+            f"{path}: the manifest of version {version} cannot be read: {found}. Nothing was "
+            "committed. Restore the file, or set it aside: `eo set-aside`, "
+            "Pipeline.plan_set_aside(). The next run then reads the same offsets again, unless the "
+            "ledger shows that the staged batch was committed meanwhile."
         )
 
 
@@ -439,8 +439,8 @@ class StalePlanError(FencedError):
         SinkError.__init__(
             self,
             f"Pipeline {pipeline!r}: when the plan was made the ledger was {was}; now it is {now}"
-            f"{other}. A run was faster, or what one that died had promised was committed first. "
-            "Nothing of the plan was done. Make a new plan, and look at it.",
+            f"{other}. Another run was faster, or the staged batch of a dead run was committed "
+            "first. Nothing of the plan was done. Make a new plan and check it.",
         )
 
 

@@ -277,11 +277,14 @@ def _with_version(text: str, cluster: Cluster) -> Check:
         return warn(
             "broker",
             f"{text}; gives topics no UUIDs, so it is older than Kafka {_TOPIC_IDS_SINCE}",
-            "A topic that is deleted and created again cannot be told from the old one: upgrade.",
+            "A topic that is deleted and created again looks like the old one: upgrade.",
         )
     if not cluster.topic_ids:
-        return ok("broker", f"{text}; version not told")
-    return ok("broker", f"{text}; Kafka {_TOPIC_IDS_SINCE} or newer, its exact version is not told")
+        return ok("broker", f"{text}; version unknown")
+    return ok(
+        "broker",
+        f"{text}; Kafka {_TOPIC_IDS_SINCE} or newer",
+    )
 
 
 def _topics(source: KafkaSource, cluster: Cluster) -> Check:
@@ -334,9 +337,7 @@ def _judged(allowed: dict[str, list[AclOperation]]) -> Check:
 
 def _unavailable(source: KafkaSource, error: Exception) -> SourceUnavailableError:
     reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
-    return SourceUnavailableError(
-        f"Kafka at {source.bootstrap_servers} could not be asked: {reason}"
-    )
+    return SourceUnavailableError(f"Could not reach Kafka at {source.bootstrap_servers}: {reason}")
 
 
 def schema_registry(source: KafkaSource, timeout: float) -> Check:

@@ -21,12 +21,15 @@ from eo_pipeline.cli.options import (
 from eo_pipeline.cli.output import EPILOG, Output, counted, instant, number
 from eo_pipeline.cli.run import apply_replay, recover_first
 from eo_pipeline.cli.views import short_ranges
-from eo_pipeline.errors import RefusedError
+from eo_pipeline.errors import RefusedError, UnknownCheckpointError
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.pipeline import Pipeline
 
 #: Maximum number of reasons listed; records of other reasons are only counted.
 _REASONS_MAX = 10
+
+#: Maximum number of versions named where the one that was asked for has no dead letters.
+_VERSIONS_MAX = 10
 
 _LIST = ("version", "dead letters", "records", "committed", "ranges")
 _SHOW = ("version", "topic", "partition", "offset", "error", "value")
@@ -53,7 +56,7 @@ def list_dead_letters(files: Files = None, name: Name = None, as_json: AsJson = 
         document = {"pipeline": pipeline.name, "checkpoints": rows, "reasons": dict(reasons)}
         output.document(document | ({"untold": unknown} if unknown else {}))
     if not checkpoints:
-        output.say(f"{pipeline.name}: no record is set aside")
+        output.say(f"{pipeline.name}: no dead letters")
         return
     output.table(_LIST, [_row(checkpoint) for checkpoint in checkpoints])
     output.say()
@@ -82,7 +85,7 @@ def show(
     if as_json:
         output.document({"pipeline": pipeline.name, "dead_letters": [r.to_json() for r in letters]})
     elif not letters:
-        output.say(f"{pipeline.name}: no such record is set aside")
+        output.say(f"{pipeline.name}: {_none(pipeline, version)}")
     table = [
         (str(r.checkpoint), r.topic, str(r.partition), str(r.offset), r.error, r.value or "")
         for r in letters
@@ -115,8 +118,26 @@ def redrive(
     report = apply_replay(output, plan, "redrive", reason=reason, dry_run=dry_run, yes=yes)
     if report:
         after = sum(entry.counts.dead_letters for entry in report.entries)
-        were = counted(before, "record")
-        output.say(f"{were} had been set aside, {number(after)} still are")
+        output.say(f"{counted(before, 'dead letter')} read again: {number(after)} still invalid")
+
+
+def _none(pipeline: Pipeline, version: int | None) -> str:
+    """Return why there is nothing to show of ``version``, and which versions have dead letters.
+
+    Raises:
+        UnknownCheckpointError: the ledger has no such version.
+    """
+    others = [checkpoint.version for checkpoint in pipeline.dead_letters()]
+    if version is None or not others:
+        return "no dead letters"
+    head = pipeline.head()
+    if head is not None and version > head.version:
+        raise UnknownCheckpointError(
+            f"Pipeline {pipeline.name!r}: there is no version {version}; the newest is "
+            f"{head.version}."
+        )
+    newest = ", ".join(map(str, others[-_VERSIONS_MAX:]))
+    return f"version {version} has no dead letters; the newest versions that have: {newest}"
 
 
 def _reasons(pipeline: Pipeline) -> tuple[Counter[str], str | None]:

@@ -439,7 +439,7 @@ class KafkaAdmin:
     def _unavailable(self, error: Exception) -> SourceUnavailableError:
         diagnosis = self._asked.why(error)
         return SourceUnavailableError(
-            f"Kafka at {self._source.bootstrap_servers} could not be asked: {diagnosis.reason}. "
+            f"Could not reach Kafka at {self._source.bootstrap_servers}: {diagnosis.reason}. "
             f"Nothing was read. {diagnosis.remedy}"
         )
 

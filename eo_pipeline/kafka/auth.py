@@ -229,7 +229,7 @@ class TokenSource:
             self()
         except (ClientError, HTTPClientError) as error:
             raise SourceUnavailableError(
-                f"Kafka could not be asked: AWS gave no token: {self.failure}. Nothing was read. "
+                f"Could not log in to Kafka: AWS gave no token: {self.failure}. Nothing was read. "
                 "See that AWS can be reached and lets this process take the role; run again."
             ) from error
         except (BotoCoreError, ValueError) as error:

@@ -264,10 +264,8 @@ class DiagnosingAdminClient:
         meaning = self.meant(error)
         if meaning is None and self._heard.all_down:  # librdkafka gives no reason for either
             if any(map(hangs_up, str(self._settings["bootstrap.servers"]).split(","))):
-                return Diagnosis("who listens there ends each connection at once", _HANGS_UP)
-            return Diagnosis(
-                "who listens there takes connections and does not answer", _SAYS_NOTHING
-            )
+                return Diagnosis("it accepts connections and closes them at once", _HANGS_UP)
+            return Diagnosis("it accepts connections and does not respond", _SAYS_NOTHING)
         unanswered = meaning is None or meaning.code() in _NO_ANSWER
         if unanswered and (trouble := self._look_at_endpoint()):
             return trouble

@@ -38,7 +38,7 @@ _GAUGES = {
     "eo_last_commit_timestamp_seconds": "When the newest version was committed.",
     "eo_last_record_timestamp_seconds": "When the newest version that read records was committed.",
     "eo_last_checkpoint_seconds": "From plan to commit of the newest version that read records.",
-    "eo_obstacles": "Losses and damaged promises at which the next run stops.",
+    "eo_obstacles": "Data losses and damaged manifests that stop the next run.",
     "eo_last_failure_timestamp_seconds": "When a run last failed.",
     "eo_look_timestamp_seconds": "When the pipeline was last looked at.",
 }
@@ -47,7 +47,7 @@ _COUNTERS = {
     "eo_records_read": "Kafka records read by runs and replays.",
     "eo_bytes_read": "Bytes of those records' values.",
     "eo_rows_written": "Rows written by runs and replays.",
-    "eo_dead_letters": "Records set aside by runs and replays.",
+    "eo_dead_letters": "Dead letters of runs and replays.",
     "eo_run_failures": "Runs that failed, by the kind of error, as they noted it in staging.",
     "eo_look_errors": "Looks of this process that failed, by the kind of error.",
 }

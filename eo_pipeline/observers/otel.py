@@ -159,7 +159,7 @@ class _Instruments:
         self.records = meter.create_counter("eo.records", "{record}", "Kafka records read.")
         self.bytes = meter.create_counter("eo.bytes", "By", "Of their keys and values.")
         self.rows = meter.create_counter("eo.rows", "{row}", "Rows written.")
-        self.dead_letters = meter.create_counter("eo.dead_letters", "{record}", "Set aside.")
+        self.dead_letters = meter.create_counter("eo.dead_letters", "{record}", "Dead letters.")
         self.failures = meter.create_counter("eo.failures", "{run}", "Runs that failed, by kind.")
         self.phases = meter.create_histogram("eo.phase.duration", "s", "Seconds of a phase.")
         self.lag = meter.create_gauge("eo.lag", "{offset}", "Offsets that wait to be read.")

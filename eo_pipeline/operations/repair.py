@@ -121,8 +121,8 @@ class SetAsidePlan:
     def __str__(self) -> str:
         named = ", ".join(damage.path for damage in self.damages)
         return (
-            f"set aside in {self.pipeline}: the promise of version {self.head.version + 1} in "
-            f"{named}; the ledger, at version {self.head.version}, does not hold it"
+            f"set aside in {self.pipeline}: the manifest of version {self.head.version + 1}, "
+            f"{named}; the ledger is at version {self.head.version} and does not have it"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,8 +159,8 @@ def plan_set_aside(open_context: OpenContext) -> SetAsidePlan:
         damages = damaged_promises(context.recovery, head)
         if head is None or not damages:
             raise NothingToDoError(
-                f"Pipeline {context.pipeline!r}: every promise that waits can be read; there is "
-                "nothing to set aside."
+                f"Pipeline {context.pipeline!r}: every staged batch can be read; there is nothing "
+                "to set aside."
             )
         return SetAsidePlan(
             pipeline=context.pipeline, open_context=open_context, head=head, damages=damages

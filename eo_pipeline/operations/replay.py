@@ -280,13 +280,11 @@ def plan_redrive(
     if without := sorted(wanted - with_letters):
         named = ", ".join(map(str, without))
         raise NothingToDoError(
-            f"Pipeline {pipeline!r}: no records of version {named} are set aside. "
-            "`eo dead-letters list` shows the versions with some."
+            f"Pipeline {pipeline!r}: version {named} has no dead letters. "
+            "`eo dead-letters list` shows the versions that have."
         )
     if not wanted:
-        raise NothingToDoError(
-            f"Pipeline {pipeline!r}: no record is set aside, so that there is nothing to redrive."
-        )
+        raise NothingToDoError(f"Pipeline {pipeline!r}: there are no dead letters to redrive.")
     return plan_replay(
         open_context, None, None, wanted, accept_compacted=accept_compacted, redrives=True
     )

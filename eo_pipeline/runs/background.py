@@ -98,4 +98,7 @@ class BackgroundStaging:
         if not self._cancelled.done():
             self._cancelled.set_result(None)
         if self._result is not None and wait([self._result], CANCEL_SECONDS).not_done:
-            log.warning("version %d is still being staged, for nobody", self.entry.version)
+            log.warning(
+                "version %d: its cancelled Spark job still runs; its rows will not be used",
+                self.entry.version,
+            )

@@ -593,4 +593,8 @@ def _report(
     try:
         context.admin.commit_back(context.source.commit_group, entry.offsets)
     except SourceUnavailableError as error:
-        log.warning("offsets of version %d not told to Kafka: %s", entry.version, error)
+        log.warning(
+            "version %d: its offsets were not committed to the consumer group: %s",
+            entry.version,
+            error,
+        )

@@ -164,8 +164,8 @@ def _after_sending(sent: LedgerEntry, sink: Sink, pipeline: str) -> str:
             held = session.entry(sent.version)
     except EoPipelineError as error:
         return (
-            f"the commit of version {sent.version} was under way: it is visible whole or not at "
-            f"all, and the next run finds out. The ledger could not be asked now: {error}"
+            f"the commit of version {sent.version} was in progress: it is visible as a whole or "
+            f"not at all, and the next run finds out. The ledger could not be read now: {error}"
         )
     if held is None:
         return (

@@ -142,7 +142,7 @@ class Recovery:
         manifest = attempt.manifest() if _comes_next(attempt, head) else None
         if manifest is None or not manifest.entry.is_child_of(head):
             return None
-        message = f"committing version {manifest.entry.version}, which a dead run had promised"
+        message = f"committing version {manifest.entry.version}, staged by a dead run"
         try:
             with phase(f"{self.pipeline}: {message}"):
                 SinkTransaction.resume(self.session, attempt, manifest).commit()

@@ -224,10 +224,10 @@ def bounded_batches(staged: StagedTable) -> Iterator[pa.RecordBatch]:
 
 
 def check_all_sent(target: object, sent: int, staged: StagedTable) -> None:
-    """Raise :class:`RefusedError` unless as many rows were found as were promised."""
+    """Raise :class:`RefusedError` unless as many rows were read as were staged."""
     if sent != staged.rows:
         raise RefusedError(
-            f"staged rows for {target}: {sent} found, {staged.rows} promised. "
+            f"staged rows for {target}: {sent} read, {staged.rows} by the manifest. "
             "Nothing was published; the next run reads the ranges again."
         )
 

@@ -94,8 +94,8 @@ def _tell(archive: Path, arguments: Sequence[str]) -> None:
     if archive not in _lacking:
         _lacking[archive] = tuple(arguments)
         log.info(
-            "Spark starts without an archive of its classes, more slowly: none fits this Java and "
-            "these jars. `eo spark archive` makes one, once."
+            "Spark starts more slowly: no class archive fits this Java and these jars. "
+            "`eo spark archive` makes one."
         )
 
 

@@ -269,7 +269,7 @@ def test_a_server_that_is_away_means_try_again(eo: Shell) -> None:
     away = eo.process("plan")
     assert away.code == 4
     assert away.out == ""
-    assert away.err.startswith("Kafka at 127.0.0.1:1 could not be asked")
+    assert away.err.startswith("Could not reach Kafka at 127.0.0.1:1")
     assert "Connection refused" in away.err
     status = eo("status", "--json")
     assert (status.code, status.json()[0]["error"]["retryable"]) == (4, True)

@@ -26,7 +26,11 @@ def test_they_are_listed_shown_and_redriven(eo: Shell, half_read: object) -> Non
     [record] = eo("dead-letters", "show", "3", "--json", "-n", "1").json()["dead_letters"]
     assert record["checkpoint"] == 3
     assert "no JSON" in eo("dead-letters", "show").out
-    assert "no such record" in eo("dead-letters", "show", "2").out
+    without = eo("dead-letters", "show", "2").out
+    assert "version 2 has no dead letters; the newest versions that have: 1, 3" in without
+    unknown = eo("dead-letters", "show", "99")
+    assert unknown.code != 0
+    assert "there is no version 99; the newest is 3" in unknown.err
 
     dry = eo("dead-letters", "redrive", "--dry-run")
     assert dry.code == 0, dry.err
@@ -36,7 +40,7 @@ def test_they_are_listed_shown_and_redriven(eo: Shell, half_read: object) -> Non
     eo.document(source={**source, **MENDED["source"]})
     done = eo("dead-letters", "redrive", "--yes", "--reason", "fields may come")
     assert done.code == 0, done.err
-    assert "8 records had been set aside, 1 still are" in done.out
+    assert "8 dead letters read again: 1 still invalid" in done.out
     eo.bench.table.assert_holds_once(eo.bench.topic.written)
     again = eo("dead-letters", "list", "--json").json()
     assert again["checkpoints"] == [

@@ -142,12 +142,12 @@ def test_behind_a_run_there_is_an_archive_that_fits_the_next(demo: Demo, tmp_pat
     assert demo.end() == 0, demo.text
     assert "Spark's classes" in demo.text
     assert len([*(tmp_path / "cache" / "jvm").glob("*.jsa")]) == 1
-    told = log.read_text().count("starts without an archive of its classes")
+    told = log.read_text().count("Spark starts more slowly: no class archive")
     assert told > 0
     demo.start("run", "--flights", "4000")
     assert demo.end() == 0, demo.text
     assert "Spark's classes" not in demo.text
-    assert log.read_text().count("starts without an archive of its classes") == told
+    assert log.read_text().count("Spark starts more slowly: no class archive") == told
 
 
 def run_watched(demo: Demo, *arguments: str) -> set[str]:

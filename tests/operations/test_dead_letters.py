@@ -77,7 +77,7 @@ def test_after_the_mend_they_land_once_whenever_the_redrive_is_killed(
 
 def test_where_none_is_set_aside_there_is_nothing_to_do(half_read: Bench) -> None:
     pipeline = half_read.pipeline(**MENDED)
-    with pytest.raises(NothingToDoError, match="no records of version 2 are set aside"):
+    with pytest.raises(NothingToDoError, match="version 2 has no dead letters"):
         pipeline.plan_redrive([1, 2])
     pipeline.rewind(0)
     assert pipeline.dead_letters() == []

@@ -23,7 +23,7 @@ from tests.support.servers import is_gone, those_alive, wait_until
 pytestmark = pytest.mark.slow
 
 #: What a command says that starts a Spark for which there could be an archive, and is none.
-TOLD = "Spark starts without an archive of its classes"
+TOLD = "Spark starts more slowly: no class archive"
 
 #: What it says when it has begun to make one.
 RENEWED = "is made anew in the background"
