@@ -169,6 +169,11 @@ class Sink(Settings, ABC):
         """The table as a person would write it, for messages and metadata."""
 
     @property
+    def tables_written(self) -> tuple[str, ...]:
+        """The table, and that of dead letters, if it is one beside it."""
+        return (self.table_name,)
+
+    @property
     def qualified_name(self) -> str:
         """The table with what it is in, ``database.schema.table``, as catalogs name it."""
         return self.table_name

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import ConfigDict, SerializeAsAny, field_validator
+from pydantic import ConfigDict, SerializeAsAny, model_validator
 
 from eo_pipeline._lazy import pa
 from eo_pipeline.errors import RefusedError
@@ -39,16 +39,15 @@ class TablesSink(Sink):
 
     members: Mapping[str, SerializeAsAny[Sink]]
 
-    @field_validator("members")
-    @classmethod
-    def _are_of_one_store(cls, members: Mapping[str, Sink]) -> Mapping[str, Sink]:
-        first, *others = members.values()
+    @model_validator(mode="after")
+    def _are_of_one_store(self) -> Self:
+        first, *others = self.members.values()
         if any(type(sink) is not type(first) or sink.store != first.store for sink in others):
             raise ValueError("all tables of a pipeline are in one schema of one database")
-        places = [sink.table_name for sink in members.values()]
+        places = [place for sink in self.members.values() for place in sink.tables_written]
         if twice := sorted({place for place in places if places.count(place) > 1}):
-            raise ValueError(f"two of tables are {', '.join(twice)}")
-        return members
+            raise ValueError(f"two of them write rows or dead letters into {', '.join(twice)}")
+        return self
 
     @property
     def first(self) -> Sink:

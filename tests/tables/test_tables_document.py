@@ -9,19 +9,20 @@ import pytest
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 
+CUSTOMERS = {
+    "name": "customers",
+    "topics": ["customers"],
+    "value_schema": "id BIGINT",
+    "mode": "upsert",
+    "key": ["id"],
+}
 CONFIG: dict[str, Any] = {
     "name": "shop",
     "source": {"bootstrap_servers": "localhost:9092", "topics": ["orders", "customers"]},
     "sink": {"type": "postgres", "dsn": "postgresql://localhost/shop", "schema": "sales"},
     "tables": [
         {"name": "orders", "topics": "orders", "value_schema": "id BIGINT"},
-        {
-            "name": "customers",
-            "topics": ["customers"],
-            "value_schema": "id BIGINT",
-            "mode": "upsert",
-            "key": ["id"],
-        },
+        CUSTOMERS,
     ],
 }
 
@@ -50,6 +51,19 @@ def test_each_table_has_the_fields_of_source_and_sink_and_its_own() -> None:
         (
             {"tables": [CONFIG["tables"][0], CONFIG["tables"][0]]},
             "tables: two tables have the name orders",
+        ),
+        (
+            {"tables": [{**table, "dead_letter_table": "bad"} for table in CONFIG["tables"]]},
+            "tables: two of them write rows or dead letters into sales.bad",
+        ),
+        (
+            {
+                "tables": [
+                    {**CONFIG["tables"][0], "dead_letter_table": "sales.customers"},
+                    CONFIG["tables"][1],
+                ]
+            },
+            "tables: two of them write rows or dead letters into sales.customers",
         ),
         (
             {"tables": [{"name": "a", "topics": "x", "value_schema": "id BIGINT"}]},

@@ -193,3 +193,8 @@ class SqlSink(UpsertOptions, Sink):
     @property
     def table_name(self) -> str:
         return str(self.target)
+
+    @property
+    def tables_written(self) -> tuple[str, ...]:
+        schema, letters = self.target.schema, self.dead_letters
+        return self.table_name, str(letters.within(schema) if schema else letters)

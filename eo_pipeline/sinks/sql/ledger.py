@@ -230,6 +230,11 @@ class LedgerStatements:
         )
 
     @property
+    def pipeline_with(self) -> str:
+        """Select the pipeline of a ledger. Parameter: the ledger's id. Reads the whole table."""
+        return f"SELECT pipeline FROM {self._escaped} WHERE ledger_id = {self.mark} LIMIT 1"
+
+    @property
     def insert_first(self) -> str:
         """Parameters: :func:`row_of`."""
         return f"{self._insert} VALUES ({self._marks})"
@@ -320,6 +325,23 @@ class SqlLedger:
                 f"sink.table: {self.table} belongs to pipeline {rows[0][0]!r}; pipeline "
                 f"{self.pipeline!r} needs a table of its own. One ledger speaks for one table."
             )
+
+    def refuse_dead_letters_of(self, made_for: str, table: TableName) -> None:
+        """Refuse a ``table`` with dead letters of the ledger ``made_for``.
+
+        Raises:
+            ConfigError: the ledger is another pipeline's.
+        """
+        rows = self.ask(self.statements.pipeline_with, made_for)
+        if rows and rows[0][0] == self.pipeline:
+            return
+        other = f"pipeline {rows[0][0]!r}" if rows else f"another pipeline (ledger {made_for})"
+        raise ConfigError(
+            f"sink.dead_letter_table: {table} holds the dead letters of {other}. Nothing was read "
+            f"or written: a rewind or replay of either would delete those of both. Give pipeline "
+            f"{self.pipeline!r} a dead_letter_table of its own; dead letters of it that are in "
+            f"{table} stay there."
+        )
 
     def refuse_foreign_rows(self, entry: LedgerEntry, made_for: str, *, holds_rows: bool) -> None:
         """A table that was made for the ledger ``made_for`` is taken over for ``entry`` only if no

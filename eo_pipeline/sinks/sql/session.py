@@ -6,7 +6,7 @@ The flow stands here alone: a dialect's store and table give the statements and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, START_VERSION, LedgerEnt
 from eo_pipeline.sinks.arrow import whole_digits
 from eo_pipeline.sinks.session import Publication, goes_back, target_of
 from eo_pipeline.sinks.sql.config import TableName, columns_list, quoted
-from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, ledger_in, row_of
+from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, comment_for, ledger_in, row_of
 from eo_pipeline.sinks.sql.reading import SqlReading
 from eo_pipeline.sinks.sql.table import Column, SqlTable, same_key
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
@@ -60,6 +60,29 @@ class SqlSession(SqlReading):
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self.ledger.history(since)
 
+    def check_identity(self, head: LedgerEntry) -> None:
+        """Check the table, and that no other pipeline has its dead letters in ours."""
+        super().check_identity(head)
+        self.check_dead_letters(head.ledger_id)
+
+    def check_dead_letters(self, ledger_id: str | None = None) -> bool:
+        """Check that the table of dead letters is this pipeline's: a rewind deletes from it by the
+        number of the checkpoint alone. Return True if it is not marked as that of ``ledger_id``.
+
+        Raises:
+            ConfigError: it holds dead letters of another pipeline.
+        """
+        table = self.dead_letters
+        comment = table.checkpoint_comment(self.store.ask)
+        made_for = ledger_in(comment or "")
+        if made_for is None:
+            return comment in ("", comment_for(""))  # another one is somebody's own
+        if made_for == ledger_id:
+            return False
+        if self.store.ask(f"SELECT 1 FROM {table.name.sql} WHERE {_OF_A_CHECKPOINT} LIMIT 1"):
+            self.ledger.refuse_dead_letters_of(made_for, table.name)
+        return True
+
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return SqlPublication(self, entry, staged)
 
@@ -76,6 +99,7 @@ class SqlSession(SqlReading):
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """In one transaction. The tables stay, and with them any row that carries no checkpoint."""
+        self.check_dead_letters()
         return self.drop((self.table, self.dead_letters), dry_run=dry_run)
 
     def drop(self, tables: Sequence[SqlTable[Any, Any]], *, dry_run: bool) -> tuple[str, ...]:
@@ -162,6 +186,9 @@ class SqlPublication(Publication):
         Returns the functions that create the others, in the transaction.
         """
         self.store.reconnect()
+        self.session.dead_letters.made_for = self.entry.ledger_id
+        if self.staged.dead_letters is not None or goes_back(self.entry):
+            self._mark_dead_letters()
         to_make = self.fit_tables()
         self.prepare_removal()
         if not self.store.has_ddl_in_transactions:
@@ -216,6 +243,12 @@ class SqlPublication(Publication):
         held = self.store.rows(f"SELECT 1 FROM {table.name.sql} WHERE {_OF_A_CHECKPOINT} LIMIT 1")
         self.session.ledger.refuse_foreign_rows(self.entry, made_for, holds_rows=bool(held))
         self.store.alter(table.mark)
+
+    def _mark_dead_letters(self) -> None:
+        """Mark the table of dead letters as this ledger's, where the role may alter it."""
+        if self.session.check_dead_letters(self.entry.ledger_id):
+            with suppress(self.store.driver_error):
+                self.store.alter(self.session.dead_letters.mark)
 
     def take_back(self) -> None:
         """Remove the rows that a rewind or a replay takes back."""

@@ -166,8 +166,9 @@ class SqlTable(ABC, Generic[W, C]):
         """
 
     def mark(self) -> None:
-        """Put :attr:`comment` on the column of checkpoints, which is there."""
-        raise NotImplementedError(f"{type(self).__name__} has no comments")
+        """Put :attr:`comment` on the column of checkpoints, which is there. Left to itself a
+        dialect has no comments.
+        """
 
     @property
     def comment(self) -> str:

@@ -37,6 +37,8 @@ class SqlTablesSession(TablesSession[SqlSession]):
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """All tables and the ledger, in one transaction."""
         members = self.members.values()
+        for member in members:
+            member.check_dead_letters()
         tables = [table for member in members for table in (member.table, member.dead_letters)]
         return self.ledger.drop(tables, dry_run=dry_run)
 

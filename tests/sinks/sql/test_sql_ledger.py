@@ -20,11 +20,12 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
     TableReplacedError,
 )
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Identity, LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.session import SinkSession
+from eo_pipeline.sinks.sql.config import SqlSink
 from eo_pipeline.sinks.sql.session import SqlSession
-from eo_pipeline.staging.rows import StagedOutput
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry
 from eo_pipeline.testing.staging import dead_letters
 from tests.sinks.postgres import postgres_world
@@ -341,3 +342,60 @@ class TestReset:
         with pytest.raises(TableReplacedError, match="was made for another ledger"):
             world.publish(world.sink(table="other"), rows, pipeline="q")
         assert len(world.rows("SELECT * FROM other")) == 1
+
+
+class TestDeadLetters:
+    """Two pipelines name one table for dead letters, from which a rewind deletes by version."""
+
+    @staticmethod
+    def publish_letters(sink: SqlSink, pipeline: str) -> LedgerEntry:
+        with sink.open(pipeline) as session:
+            head = session.verified(session.head())
+            if head is None:
+                head = first_entry(pipeline)
+                session.publish(head, StagedOutput())
+            version = head.version + 1
+            output = StagedOutput(at_version(version), dead_letters(version, [b"{", b"}"]))
+            entry = child_of(head, output)
+            session.publish(entry, output)
+        return entry
+
+    def test_the_second_is_refused_and_nothing_of_the_first_is_lost(self, world: SqlWorld) -> None:
+        first = self.publish_letters(world.sink(dead_letter_table="bad"), "p")
+        second = world.sink(table="u", dead_letter_table="bad")
+        with pytest.raises(ConfigError, match=r"bad holds the dead letters of pipeline 'p'"):
+            self.publish_letters(second, "q")
+        with second.open("q") as session:
+            head = session.head()
+            assert head is not None
+            back = child_of(head, operation=Operation.REWIND, target=0)
+            with pytest.raises(ConfigError, match="of pipeline 'p'"):
+                session.publish(back, StagedOutput())
+            with pytest.raises(ConfigError, match="of pipeline 'p'"):
+                session.reset(dry_run=False)
+        assert len(world.rows("SELECT * FROM bad")) == 2
+        self.publish_letters(world.sink(table="u"), "q")
+        self.publish_letters(world.sink(dead_letter_table="bad"), first.pipeline)
+        assert len(world.rows("SELECT * FROM bad")) == 4
+
+    def test_a_table_of_an_earlier_release_is_marked_and_one_without_rows_is_taken_over(
+        self, world: SqlWorld
+    ) -> None:
+        sink = world.sink(dead_letter_table="bad")
+        self.publish_letters(sink, "p")
+        with sink.open("p") as session:
+            assert isinstance(session, SqlSession)
+            session.dead_letters.made_for = ""
+            session.dead_letters.mark()
+        self.publish_letters(sink, "p")
+        with pytest.raises(ConfigError, match="of pipeline 'p'"):
+            self.publish_letters(world.sink(table="u", dead_letter_table="bad"), "q")
+        with sink.open("p") as session:
+            session.reset(dry_run=False)
+        self.publish_letters(world.sink(table="u", dead_letter_table="bad"), "q")
+        with pytest.raises(ConfigError, match="of pipeline 'q'"):
+            self.publish_letters(sink, "p")
+
+
+def at_version(version: int) -> StagedTable:
+    return staged(id=[version], **{CHECKPOINT_COLUMN: [version]})
