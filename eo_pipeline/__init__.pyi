@@ -55,10 +55,10 @@ from eo_pipeline.ledger.offsets import OffsetRange as OffsetRange
 from eo_pipeline.ledger.offsets import TopicPartition as TopicPartition
 from eo_pipeline.operations.accept_loss import AcceptLossPlan as AcceptLossPlan
 from eo_pipeline.operations.as_of import AsOf as AsOf
+from eo_pipeline.operations.change_plan import ChangePlan as ChangePlan
+from eo_pipeline.operations.change_plan import ChangeReport as ChangeReport
 from eo_pipeline.operations.fork import ForkPlan as ForkPlan
 from eo_pipeline.operations.maintain import MaintenanceReport as MaintenanceReport
-from eo_pipeline.operations.plan import ChangePlan as ChangePlan
-from eo_pipeline.operations.plan import ChangeReport as ChangeReport
 from eo_pipeline.operations.repair import AdoptPlan as AdoptPlan
 from eo_pipeline.operations.repair import ResetPlan as ResetPlan
 from eo_pipeline.operations.replay import ReplayPlan as ReplayPlan

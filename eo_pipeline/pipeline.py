@@ -28,9 +28,9 @@ from eo_pipeline.ledger.entry import (
 from eo_pipeline.ledger.history import Damage, damages
 from eo_pipeline.observers import observed
 from eo_pipeline.operations.accept_loss import AcceptLossPlan, plan_accept_loss
+from eo_pipeline.operations.change_plan import ChangeReport, kept_from, later_rows, newest_entries
 from eo_pipeline.operations.fork import ForkPlan, plan_fork
 from eo_pipeline.operations.maintain import MaintenanceReport, maintain
-from eo_pipeline.operations.plan import ChangeReport, kept_from, later_rows, newest_entries
 from eo_pipeline.operations.repair import (
     AdoptPlan,
     ResetPlan,

@@ -8,7 +8,8 @@ they should have produced, are determined again.
 2. **ranges** (:mod:`ranges`): find the ranges of the live checkpoints that Kafka still holds.
 3. **compare** (:mod:`compare`): one Spark job reads them, applies the transform, and counts rows
    expected and found for each topic, partition, offset and checkpoint. Checkpoints that differ
-   are compared again one by one, as their runs read them.
+   are compared again one by one, as their runs read them. :mod:`checksums` compares the values of
+   the rows with the checksums in the ledger.
 4. **judge** (:mod:`judge`): derive the findings from the counts, the replays that would repair
    them, and the reason if a replay is impossible.
 

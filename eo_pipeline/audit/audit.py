@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from eo_pipeline.audit.checksums import ValueReader, Values, not_compared
 from eo_pipeline.audit.compare import BY_TRANSFORM, Comparison, RowKind, Tallies
 from eo_pipeline.audit.judge import (
     LEDGER_FIRST,
@@ -29,7 +30,6 @@ from eo_pipeline.audit.report import (
     FindingKind,
 )
 from eo_pipeline.audit.snapshot import READS_MAX, Snapshot, take_snapshot
-from eo_pipeline.audit.values import ValueReader, Values, not_compared
 from eo_pipeline.errors import (
     LOSSES_NAMED,
     ConfigError,
@@ -42,7 +42,7 @@ from eo_pipeline.kafka.marks import altered_ranges
 from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import REFUSED, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.operations.plan import look_again, unverified_head
+from eo_pipeline.operations.change_plan import look_again, unverified_head
 from eo_pipeline.operations.replay import check_replay
 from eo_pipeline.progress import current
 from eo_pipeline.runs.checkpoint import RunContext
@@ -148,7 +148,7 @@ class Audit:
     def _compare(
         self, snapshot: Snapshot, cluster: Cluster, files: Scratch, block: int, *, expected: bool
     ) -> Comparison:
-        books = self.steps.books
+        resolvers = self.steps.resolvers
         return Comparison(
             spark=self.steps.spark(),
             stager=self.steps.stager_of_one_table(),
@@ -160,7 +160,7 @@ class Audit:
             head=snapshot.head.version,
             newest=snapshot.newest,
             expected=expected,
-            schemas=books.for_audit(snapshot.head, snapshot.checkpoints) if books else None,
+            schemas=resolvers.for_audit(snapshot.head, snapshot.checkpoints) if resolvers else None,
             refused=[
                 record
                 for checkpoint in snapshot.checkpoints
@@ -182,7 +182,7 @@ class Audit:
         self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry the columns too may differ between checkpoints
-        kinds_to_repeat = BY_TRANSFORM | {RowKind.BAD} if self.steps.books else BY_TRANSFORM
+        kinds_to_repeat = BY_TRANSFORM | {RowKind.BAD} if self.steps.resolvers else BY_TRANSFORM
         differing = {
             n for n, kinds in tallies.items() if n is not None and kinds_to_repeat & {*kinds}
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from eo_pipeline.audit.checksums import ChecksumResults, Values
 from eo_pipeline.audit.compare import RowKind, Tallies, Tally
 from eo_pipeline.audit.ranges import Coverage, ReadRange
 from eo_pipeline.audit.report import (
@@ -21,7 +22,6 @@ from eo_pipeline.audit.report import (
     delete_condition,
 )
 from eo_pipeline.audit.snapshot import Snapshot
-from eo_pipeline.audit.values import Proofs, Values
 from eo_pipeline.ledger.entry import START_VERSION
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.marks import Mark
@@ -428,7 +428,7 @@ class _CheckpointCounts:
         )
 
 
-def _verdict(proofs: Proofs, version: int) -> bool | None:
+def _verdict(proofs: ChecksumResults, version: int) -> bool | None:
     if version in proofs.changed:
         return False
     return True if version in proofs.as_committed else None

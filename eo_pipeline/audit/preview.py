@@ -38,7 +38,7 @@ from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.history import Checkpoint
-from eo_pipeline.operations.plan import look_again, refuse_stale, stale
+from eo_pipeline.operations.change_plan import look_again, refuse_stale, stale
 from eo_pipeline.operations.replay import ReplayPlan, replay_entry
 from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.sinks.arrow import JSON_FIELD

@@ -18,7 +18,7 @@ from eo_pipeline.ledger.history import (
     damages,
     live_branch,
 )
-from eo_pipeline.operations.plan import look_again
+from eo_pipeline.operations.change_plan import look_again
 from eo_pipeline.sinks.capabilities import whole_lineage
 from eo_pipeline.sinks.session import SinkSession
 

@@ -39,7 +39,7 @@ from eo_pipeline.spark import interruptible
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ReaderSchema:
     """The reader's schema, and what was decided about the changes that led to it."""
 
     key: str
@@ -64,7 +64,7 @@ class SchemaResolver:
     registry: Registry
     entry_at: Callable[[int], LedgerEntry | None]
     part: Part = VALUE
-    #: what was found for a stranger, by transaction: a batch that is staged twice is read alike
+    #: what was found for an unknown writer, by transaction: a batch staged twice is read alike
     _answers: dict[tuple[str, str], str | None] = field(default_factory=dict, init=False)
 
     def of(self, entry: LedgerEntry) -> WriterSchemas:
@@ -76,8 +76,8 @@ class SchemaResolver:
             SourceError: it has another schema under a key that the ledger knows.
             LedgerDamagedError: the ledger does not hold what it says it holds.
         """
-        schemas, then = self._known_below(entry), self._then(entry)
-        return self._now(schemas) if then is None else self.as_read(schemas, then)
+        schemas, then = self._known_below(entry), self._as_first_read(entry)
+        return self._from_registry(schemas) if then is None else self.as_read(schemas, then)
 
     def as_read(self, schemas: KnownSchemas, read: ReadWith, *others: str) -> WriterSchemas:
         """The schemas of an entry that was ``read``, and ``others``, as the ledger holds them.
@@ -109,7 +109,7 @@ class SchemaResolver:
         whole = (
             self.as_read(ledger_schemas, newest, *self._alike(ledger_schemas, newest))
             if newest
-            else self._now(ledger_schemas)
+            else self._from_registry(ledger_schemas)
         )
 
         def schemas(version: int | None) -> WriterSchemas:
@@ -140,7 +140,7 @@ class SchemaResolver:
         """
         schemas = (self._known_at(head) if head else KnownSchemas()).only(self._type)
         number, text = self._latest.keys[0], self._latest.text
-        self._refuse_another(schemas, number, text)
+        self._refuse_changed_registry(schemas, number, text)
         left_out = kind_of(self._type, self._message).left_out
         before = self._held(schemas, schemas.reader) if schemas.reader else text
         return NextReader(
@@ -153,7 +153,9 @@ class SchemaResolver:
             part=self.part,
         )
 
-    def met(self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts) -> WriterSchemas:
+    def with_unknown_writers(
+        self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts
+    ) -> WriterSchemas:
         """The schemas that ``decoded`` was read with; with others besides, if there were records
         of such and a schema was found for them.
 
@@ -165,10 +167,10 @@ class SchemaResolver:
         assert schemas is not None
         bad_max = self.source.dead_letter_limit if self.source.on_bad_record != "fail" else 0
         texts, unknown = dict[str, str](), list[str]()
-        for key in self._strangers(decoded, schemas, seen):
+        for key in self._unknown_writers(decoded, schemas, seen):
             cache_key = (entry.transaction_id, key)
             if cache_key not in self._answers:
-                self._answers[cache_key] = self._text_of_stranger(entry, key)
+                self._answers[cache_key] = self._text_of_unknown_writer(entry, key)
             text = self._answers[cache_key]
             if text is None:
                 unknown.append(key)
@@ -178,7 +180,9 @@ class SchemaResolver:
                 break  # whatever the others are, this checkpoint fails
         return schemas.also(texts, unknown)
 
-    def _strangers(self, decoded: Decoded, schemas: WriterSchemas, seen: ReadCounts) -> list[str]:
+    def _unknown_writers(
+        self, decoded: Decoded, schemas: WriterSchemas, seen: ReadCounts
+    ) -> list[str]:
         """Keys that the metrics name; if there may be more of them, those that a second look at
         the records finds.
         """
@@ -190,11 +194,11 @@ class SchemaResolver:
             keys = {wire_format.key_of(bytes.fromhex(row["key"])) for row in rows}
         return sorted(keys)
 
-    def _text_of_stranger(self, entry: LedgerEntry, key: str) -> str | None:
+    def _text_of_unknown_writer(self, entry: LedgerEntry, key: str) -> str | None:
         """A replay asks what the ledger holds, and the registry for the rest: what it lacked then
         it may have now. If it is gone, what it lacked then it lacks.
         """
-        schemas, then = self._known_below(entry), self._then(entry)
+        schemas, then = self._known_below(entry), self._as_first_read(entry)
         if then is None:
             return self._text(schemas, key)
         if key in self._alike(schemas, then):
@@ -206,7 +210,7 @@ class SchemaResolver:
                 return None
             raise
 
-    def _then(self, entry: LedgerEntry) -> ReadWith | None:
+    def _as_first_read(self, entry: LedgerEntry) -> ReadWith | None:
         """Return the schemas of the checkpoint that ``entry`` reads again. None: read as now, as a
         redrive reads records that a policy kept out.
         """
@@ -254,11 +258,11 @@ class SchemaResolver:
     def _subject(self) -> str:
         return self.source.subject_of(self.part)
 
-    def _now(self, schemas: KnownSchemas) -> WriterSchemas:
+    def _from_registry(self, schemas: KnownSchemas) -> WriterSchemas:
         schemas = schemas.only(self._type)
         latest = self._latest
         number = latest.keys[0]
-        self._refuse_another(schemas, number, latest.text)
+        self._refuse_changed_registry(schemas, number, latest.text)
         texts = {number: latest.text}
         if schemas.last:
             guids = any(not key.isdigit() for key in schemas.last)
@@ -280,7 +284,7 @@ class SchemaResolver:
             quarantined=chosen.decided.quarantined,
         )
 
-    def _chosen(self, schemas: KnownSchemas) -> Chosen:
+    def _chosen(self, schemas: KnownSchemas) -> ReaderSchema:
         """Return the schema of the columns: the latest one, as far as policies let them follow it.
 
         Raises:
@@ -288,17 +292,17 @@ class SchemaResolver:
         """
         number, text = self._latest.keys[0], self._latest.text
         if schemas.reader in ("", number):
-            return Chosen(number, text, Decisions({}))
+            return ReaderSchema(number, text, Decisions({}))
         kind = kind_of(self._type, self._message)
         before = self._held(schemas, schemas.reader)
         changed = changes(kind.shape_of(before), kind.shape_of(text))
         decided = self._policies.decide(changed)
-        if not decided.as_before:
-            return Chosen(number, text, decided)
+        if not decided.unchanged:
+            return ReaderSchema(number, text, decided)
         if decided.frozen:
-            return Chosen(schemas.reader, before, decided)
+            return ReaderSchema(schemas.reader, before, decided)
         try:
-            derived = kind.evolve_except(before, text, decided.as_before)
+            derived = kind.evolve_except(before, text, decided.unchanged)
         except ValueError as error:
             raise SchemaChangeError(
                 f"Pipeline {self.pipeline!r}: of the changes in schema {number} of "
@@ -308,8 +312,8 @@ class SchemaResolver:
                 "source.schema_changes."
             ) from error
         if kind.shape_of(derived) == kind.shape_of(before) and not decided.enums:
-            return Chosen(schemas.reader, before, decided)
-        return Chosen(made_key(number, derived), derived, decided)
+            return ReaderSchema(schemas.reader, before, decided)
+        return ReaderSchema(made_key(number, derived), derived, decided)
 
     def _refuse_frozen(self, schemas: KnownSchemas, decided: Decisions) -> None:
         if decided.frozen:
@@ -331,10 +335,10 @@ class SchemaResolver:
         if text is None:
             held = schemas.held.get(key)
             return self._held(schemas, key) if held and held.type == self._type else None
-        self._refuse_another(schemas, key, text)
+        self._refuse_changed_registry(schemas, key, text)
         return text
 
-    def _refuse_another(self, schemas: KnownSchemas, key: str, text: str) -> None:
+    def _refuse_changed_registry(self, schemas: KnownSchemas, key: str, text: str) -> None:
         held = schemas.held.get(key)
         if held is not None and held.digest != digest(text):
             raise SourceError(
@@ -391,13 +395,15 @@ class SchemaResolvers:
             self.value.of(entry) if self.value else None, self.key.of(entry) if self.key else None
         )
 
-    def met(self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts) -> ReadSchemas:
+    def with_unknown_writers(
+        self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts
+    ) -> ReadSchemas:
         """Return the schemas that ``decoded`` was read with, and the unknown ones of its
         records.
         """
         return ReadSchemas(
-            self.value.met(entry, decoded, seen) if self.value else None,
-            self.key.met(entry, decoded, seen) if self.key else None,
+            self.value.with_unknown_writers(entry, decoded, seen) if self.value else None,
+            self.key.with_unknown_writers(entry, decoded, seen) if self.key else None,
         )
 
     def for_audit(

@@ -139,7 +139,7 @@ class Stager:
     #: offsets of a batch that is fetched by this process although its rows go to files
     fetched_max: int = 0
     #: which schemas records are read with, if a registry knows them
-    books: SchemaResolvers | None = None
+    resolvers: SchemaResolvers | None = None
     #: ``SinkSession.agree``, if the sink needs it
     agree: Callable[[StructType], object] | None = None
     #: ``SinkSession.as_staged``, if files are marked
@@ -201,7 +201,7 @@ class Stager:
         """Once, and once more if there are records of schemas that nobody thought of: with those;
         and if the sink would refuse some of the rows: without their records.
         """
-        schemas = self.books.of(entry) if self.books else None
+        schemas = self.resolvers.of(entry) if self.resolvers else None
         few = (
             attempt is None
             or sum(offset_range.span for offset_range in entry.ranges) <= self.fetched_max
@@ -231,7 +231,7 @@ class Stager:
 
     def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
-        needs_plan = self.transform or self.books or self.bounds or self.had_bad_records
+        needs_plan = self.transform or self.resolvers or self.bounds or self.had_bad_records
         needs_plan = needs_plan or self.where is not None
         if needs_plan or self.reads_alone or REFUSED in entry.details:
             return None
@@ -306,7 +306,9 @@ class Stager:
         )
         rows = self._rows(result, entry, attempt, mode)
         seen = reading.seen(result)
-        schemas = self.books.met(entry, decoded, seen) if self.books else None
+        schemas = (
+            self.resolvers.with_unknown_writers(entry, decoded, seen) if self.resolvers else None
+        )
         if schemas and schemas.writers != decoded.writers:
             return schemas
         if unfit := found(result):

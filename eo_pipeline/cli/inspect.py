@@ -40,7 +40,7 @@ from eo_pipeline.formats.schema_diff import Policy
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry
 from eo_pipeline.ledger.history import live_branch
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.operations.plan import refuse_unkept
+from eo_pipeline.operations.change_plan import refuse_unkept
 from eo_pipeline.operations.status import Status
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.pipeline_schema import document_schema
@@ -59,7 +59,7 @@ _Every = Annotated[float, typer.Option(min=0.05, help="Polling interval of --fol
 def status(files: Files = None, name: Name = None, as_json: AsJson = False) -> None:
     """Show the state of each pipeline: version, lag, rows, the last commit and its age."""
     output = Output(as_json)
-    results = [_status_of(document) for document in documents(files, name)]
+    results = [_status_or_error(document) for document in documents(files, name)]
     statuses = [result for result in results if isinstance(result, Status)]
     failed = [result for result in results if not isinstance(result, Status)]
     if as_json:
@@ -77,7 +77,7 @@ def status(files: Files = None, name: Name = None, as_json: AsJson = False) -> N
         raise typer.Exit(exit_code(failed[0][1]))
 
 
-def _status_of(document: Document) -> Status | tuple[str, EoPipelineError]:
+def _status_or_error(document: Document) -> Status | tuple[str, EoPipelineError]:
     """Return the status, or the error: one unreachable pipeline must not hide the others."""
     try:
         return load(document).status()
@@ -265,14 +265,14 @@ def plan(files: Files = None, name: Name = None, as_json: AsJson = False) -> Non
         show_run_plan(output, run_plan)
 
 
-class What(StrEnum):
+class SchemaView(StrEnum):
     """Direction of `eo schema`: the past, or the next run."""
 
     HISTORY = "history"
     DIFF = "diff"
 
 
-_MEANS = {
+_POLICY_EFFECTS = {
     Policy.EVOLVE: "the table follows; a run is refused if its store cannot",
     Policy.RESCUE: "the column stays; what does not fit goes into _unknown_fields",
     Policy.QUARANTINE: "the column stays; records that need it are bad",
@@ -282,8 +282,9 @@ _MEANS = {
 
 def schema(
     what: Annotated[
-        What, typer.Argument(help="What was; or what the next run would change: diff.")
-    ] = What.HISTORY,
+        SchemaView,
+        typer.Argument(help="The history, or what the next run would change: diff."),
+    ] = SchemaView.HISTORY,
     files: Files = None,
     name: Name = None,
     as_json: AsJson = False,
@@ -295,7 +296,7 @@ def schema(
     """
     output = Output(as_json)
     pipeline = choose(files, name).pipeline
-    if what is What.DIFF:
+    if what is SchemaView.DIFF:
         _show_next(output, pipeline, as_json=as_json)
     else:
         _show_history(output, pipeline, as_json=as_json)
@@ -334,7 +335,7 @@ def _show_next(output: Output, pipeline: Pipeline, *, as_json: bool) -> None:
         for reader in readers:
             _describe_next(output, pipeline.name, reader)
     rows = [
-        (str(decision.change), decision.policy.value, _MEANS[decision.policy])
+        (str(decision.change), decision.policy.value, _POLICY_EFFECTS[decision.policy])
         for reader in readers
         for decision in reader.decided
     ]

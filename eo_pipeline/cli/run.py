@@ -32,7 +32,7 @@ from eo_pipeline.cli.views import (
     show_change,
     show_losses,
 )
-from eo_pipeline.operations.plan import ChangePlan, ChangeReport, RereadingPlan
+from eo_pipeline.operations.change_plan import ChangePlan, ChangeReport, RereadingPlan
 from eo_pipeline.operations.replay import ReplayPlan
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.runs.report import CheckpointReport

@@ -12,7 +12,7 @@ from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.history import live_branch
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.ledger.schemas import ReadWith, WrittenWith
-from eo_pipeline.operations.plan import RereadingPlan
+from eo_pipeline.operations.change_plan import RereadingPlan
 from eo_pipeline.operations.status import RunPlan, Status
 from eo_pipeline.runs.report import CheckpointReport
 

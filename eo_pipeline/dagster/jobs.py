@@ -40,9 +40,9 @@ from eo_pipeline.dagster.yaml_values import needed_variables
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
+from eo_pipeline.operations.change_plan import RereadingPlan
 from eo_pipeline.operations.fork import ForkPlan
 from eo_pipeline.operations.maintain import MaintenanceReport
-from eo_pipeline.operations.plan import RereadingPlan
 from eo_pipeline.operations.replay import ReplayPlan
 from eo_pipeline.operations.rewind import RewindPlan
 from eo_pipeline.pipeline import Pipeline

@@ -25,7 +25,7 @@ from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, CODE_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.operations.plan import RereadingPlan
+from eo_pipeline.operations.change_plan import RereadingPlan
 from eo_pipeline.runs.report import CheckpointReport
 from eo_pipeline.sinks.config import Sink
 

@@ -189,17 +189,17 @@ def check_partitions(declared: DagsterPipeline, cursor: str | None) -> Tick:
     previous = stored or KnownPartitions.of_ledger(status.head)
     new = previous.new_in(status.cluster)
     # without a cursor the sensor also reports the number of partitions once
-    announced = new if stored else sorted(status.cluster.bounds)
+    to_report = new if stored else sorted(status.cluster.bounds)
     partitions = len(status.cluster.bounds)
     return dg.SensorResult(
-        run_requests=[_run_for(declared, new, status.cluster)] if new else [],
+        run_requests=[_run_for_partitions(declared, new, status.cluster)] if new else [],
         skip_reason=None if new else f"no new partition; {partitions:,} known",
-        asset_events=_observations(declared, status, announced, new),
+        asset_events=_observations(declared, status, to_report, new),
         cursor=previous.including(status.cluster).to_cursor(),
     )
 
 
-def _run_for(
+def _run_for_partitions(
     declared: DagsterPipeline, new: Sequence[TopicPartition], cluster: Cluster
 ) -> dg.RunRequest:
     """Return one run for these partitions, however often the daemon repeats the tick after a crash.
@@ -218,16 +218,16 @@ def _run_for(
 def _observations(
     declared: DagsterPipeline,
     status: Status,
-    announced: Sequence[TopicPartition],
+    to_report: Sequence[TopicPartition],
     new: Sequence[TopicPartition],
 ) -> list[dg.AssetObservation]:
-    """Return an observation for each topic asset of the ``announced`` partitions."""
+    """Return an observation for each topic asset of the ``to_report`` partitions."""
     topics = topics_of(declared, status)
     return [
         _observation(
             declared, key, topics[key], [tp for tp in new if declared.topic(tp.topic) == key]
         )
-        for key in sorted({declared.topic(tp.topic) for tp in announced})
+        for key in sorted({declared.topic(tp.topic) for tp in to_report})
     ]
 
 

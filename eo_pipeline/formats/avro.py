@@ -82,7 +82,7 @@ class Avro(SchemaKind):
         schema = _qualified(json.loads(text), "")
         return _shape(schema, dict(_named_types(schema)))
 
-    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, unchanged: Collection[str]) -> str:
         """Merge two schemas. A kept enum has no default: a value that it lacks is an error.
 
         Raises:
@@ -94,9 +94,9 @@ class Avro(SchemaKind):
         fields = []
         defined: dict[str, Any] = {}
         present = [field["name"] for field in new["fields"]]
-        dropped = [name for name in was if name in as_before and name not in present]
+        dropped = [name for name in was if name in unchanged and name not in present]
         for field in [*new["fields"], *(was[name] for name in dropped)]:
-            kept = field["name"] in as_before
+            kept = field["name"] in unchanged
             if kept and field["name"] not in was:
                 continue
             chosen, named = (was[field["name"]], types[0]) if kept else (field, types[1])

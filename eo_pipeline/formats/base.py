@@ -30,8 +30,8 @@ class SchemaKind(ABC):
         """Return the columns in the form that all kinds share."""
 
     @abstractmethod
-    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
-        """Return the schema ``now`` with the columns ``as_before`` as they are in ``before``, or
+    def evolve_except(self, before: str, now: str, unchanged: Collection[str]) -> str:
+        """Return the schema ``now`` with the columns ``unchanged`` as they are in ``before``, or
         without them if ``before`` lacks them.
 
         Raises:

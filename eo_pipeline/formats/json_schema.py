@@ -70,10 +70,10 @@ class JsonSchema(SchemaKind):
             )
         return shape
 
-    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, unchanged: Collection[str]) -> str:
         """Merge two schemas; the result has types and the values of enums, nothing else."""
         was, fields = self.shape_of(before).fields, self.shape_of(now).fields
-        for name in as_before:
+        for name in unchanged:
             if name in was:
                 fields[name] = was[name]
             else:

@@ -393,7 +393,7 @@ class Protobuf(SchemaKind):
         message = self.descriptor(text)
         return _shape_of(message, frozenset()) if message else Shape(STRUCT)
 
-    def evolve_except(self, before: str, now: str, as_before: Collection[str]) -> str:
+    def evolve_except(self, before: str, now: str, unchanged: Collection[str]) -> str:
         """Merge two messages.
 
         Raises:
@@ -403,8 +403,8 @@ class Protobuf(SchemaKind):
         old_message, new_message = self._message(before), self._message(now)
         was = {field.name: field for field in old_message.fields}
         present = [field.name for field in new_message.fields]
-        chosen = [field for field in new_message.fields if field.name not in as_before]
-        kept = [name for name in (*present, *was) if name in as_before and name in was]
+        chosen = [field for field in new_message.fields if field.name not in unchanged]
+        kept = [name for name in (*present, *was) if name in unchanged and name in was]
         old = [was[name] for name in dict.fromkeys(kept)]
         numbers = {field.number: field.name for field in chosen}
         for field in old:

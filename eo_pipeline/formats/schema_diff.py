@@ -1,4 +1,6 @@
-"""Column shapes of schemas of all kinds, their changes, and policies for the changes. Pure."""
+"""Column shapes of schemas of all kinds, their changes, and policies for the changes. Pure: it is
+applied between runs by :class:`eo_pipeline.batch.schemas.SchemaResolver`.
+"""
 
 from __future__ import annotations
 
@@ -254,14 +256,14 @@ class Decisions:
         return tuple(decided for decided in self.all if decided.policy is Policy.FREEZE)
 
     @property
-    def as_before(self) -> frozenset[str]:
+    def unchanged(self) -> frozenset[str]:
         """Columns whose change the table does not follow."""
         return frozenset(c for c in self.by_column if self.policy(c) is not Policy.EVOLVE)
 
     @property
     def enums(self) -> bool:
         """True if a column does not follow new values of an enum."""
-        kept = (decided for column in self.as_before for decided in self.by_column[column])
+        kept = (decided for column in self.unchanged for decided in self.by_column[column])
         return any(decided.change.kind is ChangeKind.NEW_ENUM_VALUE for decided in kept)
 
     @property

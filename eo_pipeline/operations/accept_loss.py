@@ -10,7 +10,13 @@ from eo_pipeline.errors import Loss, NothingToDoError
 from eo_pipeline.kafka.losses import Losses, losses_of
 from eo_pipeline.kafka.marks import validated
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
-from eo_pipeline.operations.plan import ChangePlan, OpenContext, counted, current_head, refuse_stale
+from eo_pipeline.operations.change_plan import (
+    ChangePlan,
+    OpenContext,
+    counted,
+    current_head,
+    refuse_stale,
+)
 from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 from eo_pipeline.runs.runner import entry_past_losses, still_lost
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from eo_pipeline.errors import PastGoneError, RefusedError, some_of
 from eo_pipeline.ledger.entry import START_VERSION, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow
-from eo_pipeline.operations.plan import current_head, look_again, newest_by, refuse_unkept
+from eo_pipeline.operations.change_plan import current_head, look_again, newest_by, refuse_unkept
 from eo_pipeline.sinks.capabilities import Selected, TimeTravelView, add_counts
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import SinkSession

@@ -19,7 +19,7 @@ from eo_pipeline.ledger.entry import (
 )
 from eo_pipeline.ledger.history import checkpoints
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.operations.plan import (
+from eo_pipeline.operations.change_plan import (
     OpenContext,
     RereadingPlan,
     check_rereading,
@@ -108,7 +108,9 @@ class ForkPlan(RereadingPlan):
             identity=Identity(
                 past_topics=self.target.identity.past_topics, marks=self.target.identity.marks
             ),
-            counts=context.books.carried(self.target, self.head) if context.books else Counts(),
+            counts=context.resolvers.carried(self.target, self.head)
+            if context.resolvers
+            else Counts(),
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from eo_pipeline.errors import FencedError, UnknownCheckpointError
 from eo_pipeline.ledger.entry import Counts, Floor, LedgerEntry, Operation
 from eo_pipeline.ledger.schemas import KnownSchemas, ReadWith, WrittenWith
-from eo_pipeline.operations.plan import newest_by
+from eo_pipeline.operations.change_plan import newest_by
 from eo_pipeline.progress import phase
 from eo_pipeline.runs.checkpoint import RunContext, commit_alone, recover
 from eo_pipeline.sinks.capabilities import Maintenance, Upkeep

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from eo_pipeline.errors import LedgerDamagedError, ManifestDamagedError, NothingToDoError
 from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry, Operation
-from eo_pipeline.operations.plan import ChangePlan, OpenContext, counted, refuse_stale, stale
+from eo_pipeline.operations.change_plan import ChangePlan, OpenContext, counted, refuse_stale, stale
 from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.sinks.session import LATER_ROWS, SinkSession

@@ -18,7 +18,7 @@ from eo_pipeline.ledger.entry import (
     Operation,
 )
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, follow, spans
-from eo_pipeline.operations.plan import (
+from eo_pipeline.operations.change_plan import (
     OpenContext,
     RereadingPlan,
     check_rereading,

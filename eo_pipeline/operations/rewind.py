@@ -14,7 +14,7 @@ from typing import ClassVar
 from eo_pipeline.errors import NothingToDoError, some_of
 from eo_pipeline.ledger.entry import LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, live_branch
-from eo_pipeline.operations.plan import (
+from eo_pipeline.operations.change_plan import (
     OpenContext,
     RereadingPlan,
     check_rereading,
@@ -66,12 +66,12 @@ class RewindPlan(RereadingPlan):
 
     def _entry(self, run_id: str, remarks: Mapping[str, str]) -> LedgerEntry:
         child = self.head.child(Operation.REWIND, run_id, self.target.offsets)
-        stood_on = self.target.identity
+        target_identity = self.target.identity
         return replace(
             child,
             topic_ids=self.target.topic_ids,
             identity=replace(
-                child.identity, past_topics=stood_on.past_topics, marks=stood_on.marks
+                child.identity, past_topics=target_identity.past_topics, marks=target_identity.marks
             ),
             target=self.target.version,
             counts=self.head.counts.totals(*(c.counts for c in self.checkpoints)),
@@ -90,7 +90,7 @@ def plan_rewind(
     with open_context() as context:
         head = current_head(context.session)
         target, later = find_live_entry(context.session, head, to)
-        if _stands_there(head, later):
+        if _undoes_nothing(head, later):
             raise NothingToDoError(
                 f"Pipeline {head.pipeline!r} stands at version {target.version} already (its head "
                 f"is {head.version}): no row came after it. Nothing was changed."
@@ -105,10 +105,10 @@ def plan_rewind(
             topic_ids=first_topic_ids([target, *later]),
             accept_compacted=accept_compacted,
         )
-        return replace(plan, warnings=(*plan.check(context), *_spared(target, later)))
+        return replace(plan, warnings=(*plan.check(context), *_kept_replays(target, later)))
 
 
-def _spared(target: LedgerEntry, later: Sequence[LedgerEntry]) -> Iterator[str]:
+def _kept_replays(target: LedgerEntry, later: Sequence[LedgerEntry]) -> Iterator[str]:
     """Name the replays after ``target`` of checkpoints that stay: their rows stay as replayed."""
     replays = {
         entry.target: entry.version
@@ -130,13 +130,13 @@ NAMED_MAX = 20
 
 #: Operations that neither remove nor add rows of the version they follow: the rows of a replay
 #: belong to the checkpoint it replayed.
-_KEEPS_ROWS = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
+_ROW_NEUTRAL = frozenset({Operation.REWIND, Operation.REPLAY, Operation.ADOPT, Operation.PRUNE})
 
 
-def _stands_there(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
+def _undoes_nothing(head: LedgerEntry, later: Sequence[LedgerEntry]) -> bool:
     """Return whether nothing of the entries ``later`` than the target would be taken back."""
     if not later:
         return True
     return later[-1].id == head.id and all(
-        entry.operation in _KEEPS_ROWS for entry in live_branch(later)
+        entry.operation in _ROW_NEUTRAL for entry in live_branch(later)
     )

@@ -17,7 +17,7 @@ from eo_pipeline.kafka.planner import lag, plan
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, records_per_second
 from eo_pipeline.ledger.offsets import OffsetRange, offsets_to_json, ranges_to_json
-from eo_pipeline.operations.plan import OpenContext, newest_entries
+from eo_pipeline.operations.change_plan import OpenContext, newest_entries
 from eo_pipeline.operations.repair import damaged_promises
 from eo_pipeline.runs.checkpoint import RunContext, record_bytes
 from eo_pipeline.runs.runner import check_missing_topics
@@ -148,7 +148,7 @@ def plan_next_run(open_context: OpenContext) -> RunPlan:
     with open_context() as context:
         newest = newest_entries(context.session, ENTRIES_TO_ESTIMATE_BY)
         status = _status(context, newest[-1] if newest else None)
-        readers = context.books.next_readers(status.head) if context.books else ()
+        readers = context.resolvers.next_readers(status.head) if context.resolvers else ()
     head, cluster = status.head, status.cluster
     check_missing_topics(context, head, cluster)
     positions = positions_of(head, cluster) if head else context.admin.start_offsets(cluster)

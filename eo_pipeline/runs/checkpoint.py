@@ -209,7 +209,7 @@ class RunContext:
         return EntryCache(self.session.entry)
 
     @cached_property
-    def books(self) -> SchemaResolvers | None:
+    def resolvers(self) -> SchemaResolvers | None:
         """The schemas that records are read with; None if there is no registry."""
         return self._books_of(self.source, self.entries)
 
@@ -241,7 +241,7 @@ class RunContext:
         from eo_pipeline.batch.stage import Stager
 
         if isinstance(self.stager, Stager):
-            return self._current(self.stager, self.session, self.books, measured)
+            return self._current(self.stager, self.session, self.resolvers, measured)
         stagers = {
             name: self._current(
                 stager,
@@ -287,7 +287,7 @@ class RunContext:
         self,
         stager: Stager,
         session: SinkSession,
-        books: SchemaResolvers | None,
+        resolvers: SchemaResolvers | None,
         measured: Counts | None,
     ) -> Stager:
         size = record_bytes(measured) if measured else None
@@ -298,7 +298,7 @@ class RunContext:
             record_bytes=size,
             # records of unknown size: their number bounds what is tried
             fetched_max=self.inline_records if size is None else 0,
-            books=books,
+            resolvers=resolvers,
             had_bad_records=bool(measured and (measured.dead_letters or measured.unknown)),
             agree=session.agree if stager.sink.needs_agreement else None,
             as_staged=session.as_staged if stager.sink.marks_files else None,

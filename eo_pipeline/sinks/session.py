@@ -399,7 +399,7 @@ class SinkSession(IdentityChecks):
                 landed = publication.has_landed()  # step 1
             if landed:
                 return self.already_committed(entry, staged)
-            failure = self._take_steps(publication, entry, staged, reach)
+            failure = self._write_and_commit(publication, entry, staged, reach)
             if failure is None:
                 publication.committed()
                 return CommitOutcome.COMMITTED
@@ -407,7 +407,7 @@ class SinkSession(IdentityChecks):
             entry, staged, failure
         )  # step 7; what was open is rolled back by now
 
-    def _take_steps(
+    def _write_and_commit(
         self, publication: Publication, entry: LedgerEntry, staged: StagedOutput, reach: Reach
     ) -> EoPipelineError | None:
         """Steps 2 to 6. What an exception means depends on whether the commit was asked for, not

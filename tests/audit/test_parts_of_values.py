@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eo_pipeline.audit import values
-from eo_pipeline.audit.values import _parts
+from eo_pipeline.audit import checksums
+from eo_pipeline.audit.checksums import _parts
 
 
 def batch(*names: str, rows: int = 10) -> pa.RecordBatch:
@@ -19,7 +19,7 @@ def batch(*names: str, rows: int = 10) -> pa.RecordBatch:
 def test_a_part_ends_where_it_is_large_enough_and_where_columns_become_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(values, "PART_BYTES", 2 * batch("a").nbytes)
+    monkeypatch.setattr(checksums, "PART_BYTES", 2 * batch("a").nbytes)
     batches = [batch("a"), batch("a"), batch("a"), batch("a", "b"), batch("a")]
     seen = []
     for part in _parts(batches, tmp_path):

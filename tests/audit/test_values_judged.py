@@ -7,20 +7,20 @@ from typing import Any, cast
 
 import pytest
 
+from eo_pipeline.audit.checksums import NOT_MADE, ChecksumResults, Values, ValueSums
 from eo_pipeline.audit.compare import RowKind, Tally
 from eo_pipeline.audit.judge import Evidence, Findings, cannot_prove, judge, proves
 from eo_pipeline.audit.ranges import Coverage, range_pieces
 from eo_pipeline.audit.report import CheckpointAudit, FindingKind
 from eo_pipeline.audit.snapshot import Snapshot
-from eo_pipeline.audit.values import NOT_MADE, Proofs, Values, ValueSums
 from eo_pipeline.batch import checksum as checksums
 from eo_pipeline.kafka.partitions import Cluster
 from eo_pipeline.ledger.entry import Checksum
 from tests.audit.test_audit_findings import FINE, SOURCE, TEN, checkpoint, cluster
 
 FORGOTTEN = {RowKind.GONE: Tally(keys=10, found=10)}
-AS_COMMITTED = Proofs(as_committed=frozenset({1}), columns=("id", "name"))
-CHANGED = Proofs(changed=frozenset({1}), columns=("id", "name"))
+AS_COMMITTED = ChecksumResults(as_committed=frozenset({1}), columns=("id", "name"))
+CHANGED = ChecksumResults(changed=frozenset({1}), columns=("id", "name"))
 
 
 def evidence(
@@ -63,16 +63,16 @@ def test_a_row_that_is_missing_explains_another_checksum() -> None:
 @pytest.mark.parametrize(
     ("letters", "found"),
     [
-        (Proofs(), {}),
-        (Proofs(found={1: 3}), {}),
-        (Proofs(as_committed=frozenset({1}), found={1: 3}), {}),
-        (Proofs(changed=frozenset({1}), found={1: 3}), {FindingKind.DEAD_LETTERS: 1}),
-        (Proofs(changed=frozenset({1}), found={1: 1}), {FindingKind.DEAD_LETTERS: 2}),
-        (Proofs(found={1: 5}), {FindingKind.DEAD_LETTERS: 2}),
+        (ChecksumResults(), {}),
+        (ChecksumResults(found={1: 3}), {}),
+        (ChecksumResults(as_committed=frozenset({1}), found={1: 3}), {}),
+        (ChecksumResults(changed=frozenset({1}), found={1: 3}), {FindingKind.DEAD_LETTERS: 1}),
+        (ChecksumResults(changed=frozenset({1}), found={1: 1}), {FindingKind.DEAD_LETTERS: 2}),
+        (ChecksumResults(found={1: 5}), {FindingKind.DEAD_LETTERS: 2}),
     ],
 )
 def test_dead_letters_are_counted_and_compared(
-    letters: Proofs, found: dict[FindingKind, int]
+    letters: ChecksumResults, found: dict[FindingKind, int]
 ) -> None:
     said, audited = judged(Values(letters=letters), FORGOTTEN, cluster(beginning=10), 3)
     assert said == {FindingKind.UNPROVED: 10, **found}
@@ -80,7 +80,7 @@ def test_dead_letters_are_counted_and_compared(
 
 
 def test_a_report_says_what_checksums_prove_and_what_not() -> None:
-    of_both = Values(AS_COMMITTED, Proofs(unknown={NOT_MADE: 2}))
+    of_both = Values(AS_COMMITTED, ChecksumResults(unknown={NOT_MADE: 2}))
     given = evidence(of_both, {RowKind.FINE: FINE}, cluster())
     audited = judge(given, Findings())
     (proved,) = [said for said in proves(given, audited) if "value by value" in said]

@@ -19,7 +19,7 @@ from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import START_VERSION, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints, contiguity_errors, live_branch
 from eo_pipeline.ledger.offsets import TopicPartition
-from eo_pipeline.operations import plan
+from eo_pipeline.operations import change_plan
 from eo_pipeline.operations.rewind import RewindPlan
 from eo_pipeline.runs import runner
 from tests.explorer.kafka_world import Record, World
@@ -164,11 +164,11 @@ class Explored:
     def rewind(self, target: LedgerEntry) -> None:
         """Back to ``target``, if what leaves the table can be read again."""
         later = self.ledger[target.version + 1 :]
-        ranges = plan.ranges_since(target, self.head, later)
-        ids, cluster = plan.first_topic_ids([target, *later]), self._validated(target)
+        ranges = change_plan.ranges_since(target, self.head, later)
+        ids, cluster = change_plan.first_topic_ids([target, *later]), self._validated(target)
         found = checkpoints(later)
         source, admin = _SOURCES[self.pattern, "fail"], cast(Any, _Admin(self.world))
-        check = plan.Rereading("p", source, admin, cluster)
+        check = change_plan.Rereading("p", source, admin, cluster)
         try:
             if ranges:
                 check.check("the rewind", ranges, ids, found, accept_compacted=False)

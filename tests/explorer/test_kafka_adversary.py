@@ -21,7 +21,7 @@ from eo_pipeline.kafka.partitions import Bounds, Cluster, PastTopics
 from eo_pipeline.kafka.source import LossKind
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
-from eo_pipeline.operations import accept_loss, plan
+from eo_pipeline.operations import accept_loss, change_plan
 from eo_pipeline.operations.rewind import RewindPlan
 from eo_pipeline.runs import runner
 from tests.explorer.kafka_pipeline import ViolationError, walk
@@ -71,7 +71,7 @@ def weakened(patch: Patch) -> Patch:
 
 def _everywhere(monkeypatch: pytest.MonkeyPatch, name: str, function: Any) -> None:
     """Swap a function wherever it was imported."""
-    for module in (partitions, losses, accept_loss, runner, plan):
+    for module in (partitions, losses, accept_loss, runner, change_plan):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, function)
 
@@ -218,24 +218,24 @@ def a_rewind_checks_only_where_reading_would_start(monkeypatch: pytest.MonkeyPat
     def starts(ranges: Sequence[OffsetRange], *rest: Any) -> Any:
         return real([replace(r, end=r.start) for r in ranges], *rest)
 
-    monkeypatch.setattr(plan, "lost_ranges", starts)
+    monkeypatch.setattr(change_plan, "lost_ranges", starts)
     # what lies beyond a log's end is not taken for what waits behind a transaction, either
-    monkeypatch.setattr(plan.Rereading, "_refuse_unstable", lambda *_: None)
+    monkeypatch.setattr(change_plan.Rereading, "_refuse_unstable", lambda *_: None)
 
 
 @weakened
 def a_rewind_does_not_ask_what_retention_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.Rereading, "_soon_gone", lambda *_: [])
+    monkeypatch.setattr(change_plan.Rereading, "_soon_gone", lambda *_: [])
 
 
 @weakened
 def a_rewind_asks_of_no_topic_that_was_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = plan.ranges_since
+    real = change_plan.ranges_since
 
     def seen(target: LedgerEntry, *rest: Any) -> tuple[OffsetRange, ...]:
         return tuple(r for r in real(target, *rest) if r.topic_partition in rest[0].offsets)
 
-    monkeypatch.setattr(plan, "ranges_since", seen)
+    monkeypatch.setattr(change_plan, "ranges_since", seen)
 
 
 @weakened
@@ -266,7 +266,7 @@ def logs_are_compared_only_where_the_leaders_epoch_is_another(
 
 @weakened
 def a_rewind_compares_no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "altered_ranges", lambda *_: [])
+    monkeypatch.setattr(change_plan, "altered_ranges", lambda *_: [])
 
 
 @weakened

@@ -123,8 +123,8 @@ def read_by_policy(
     held = {key: KIND.self_contained(text, {}) for key, text in texts.items()}
     setting = SETTING.validate_python(policy)
     decided = setting.decide(changes(KIND.shape_of(held["1"]), KIND.shape_of(held["2"])))
-    evolved = KIND.evolve_except(held["1"], held["2"], decided.as_before)
-    reader = made_key("2", evolved) if decided.as_before else "2"
+    evolved = KIND.evolve_except(held["1"], held["2"], decided.unchanged)
+    reader = made_key("2", evolved) if decided.unchanged else "2"
     schemas = WriterSchemas(
         *(reader, ("1", "2"), {reader: evolved, **held}, (), "PROTOBUF", "Row"),
         quarantined=decided.quarantined,

@@ -106,10 +106,10 @@ def test_each_kind_has_a_policy_of_its_own(
     assert [str(decided_change.change.kind) for decided_change in decided.frozen] == [kind] * (
         policy is Policy.FREEZE
     )
-    assert decided.as_before == ({column} if policy is not Policy.EVOLVE else set())
+    assert decided.unchanged == ({column} if policy is not Policy.EVOLVE else set())
     fields = kind in (ChangeKind.NEW_FIELD, ChangeKind.NEW_NESTED_FIELD, ChangeKind.DROPPED_FIELD)
     assert decided.quarantined == ((path,) if policy is Policy.QUARANTINE and fields else ())
-    shape = AVRO.shape_of(AVRO.evolve_except(record(*before), record(*now), decided.as_before))
+    shape = AVRO.shape_of(AVRO.evolve_except(record(*before), record(*now), decided.unchanged))
     expected = record(*now) if policy is Policy.EVOLVE else record(*before)
     assert shape.fields == AVRO.shape_of(expected).fields
 
@@ -221,7 +221,7 @@ def test_the_strictest_of_a_columns_changes_decides_and_other_columns_go_their_w
         "z": Policy.QUARANTINE,
         "id": Policy.EVOLVE,
     }
-    evolved = AVRO.evolve_except(record(*before), record(*now), decided.as_before)
+    evolved = AVRO.evolve_except(record(*before), record(*now), decided.unchanged)
     assert AVRO.shape_of(evolved) == AVRO.shape_of(
         record(("x", OLD), ("y", "long"), ("z", "int"), ID)
     )

@@ -22,7 +22,7 @@ from eo_pipeline.kafka.planner import Batch
 from eo_pipeline.kafka.source import KafkaSource, LossKind
 from eo_pipeline.ledger.entry import EntryId, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange, Offsets, TopicPartition
-from eo_pipeline.operations.plan import Rereading, ranges_since
+from eo_pipeline.operations.change_plan import Rereading, ranges_since
 from eo_pipeline.runs.runner import entry_of_batch, entry_past_losses, still_lost
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

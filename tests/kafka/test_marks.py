@@ -20,7 +20,7 @@ from eo_pipeline.ledger.entry import EntryId, Identity, LedgerEntry, Operation
 from eo_pipeline.ledger.history import Checkpoint, checkpoints
 from eo_pipeline.ledger.marks import Mark, marks_from_json, marks_to_json
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.operations.plan import Rereading
+from eo_pipeline.operations.change_plan import Rereading
 from eo_pipeline.runs.runner import entry_of_batch, entry_past_losses
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

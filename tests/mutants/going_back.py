@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "stale-plan",
         "A plan is applied only to the head it was made from.",
-        "eo_pipeline/operations/plan.py",
+        "eo_pipeline/operations/change_plan.py",
         "    if (head.id if head else None) != (planned.id if planned else None):\n",
         "    if (head is None) != (planned is None):\n",
         (f"{_TARGETS}::test_a_plan_is_stale_once_the_head_is_another_or_gone",),
@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant(
         "audit-values",
         "An audit compares the checksum of the values with the one that was committed.",
-        "eo_pipeline/audit/values.py",
+        "eo_pipeline/audit/checksums.py",
         "        return checksum.digest(self._sums[number].sums) == stored.digest\n",
         "        return True\n",
         ("tests/audit/test_values_judged.py",),

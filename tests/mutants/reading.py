@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "retention-margin",
         "What retention would take while it is read again is not gone back to.",
-        "eo_pipeline/operations/plan.py",
+        "eo_pipeline/operations/change_plan.py",
         "            if floor is not None and r.span and r.start < floor:\n",
         "            if False:\n",
         (f"{_LOSSES}::test_what_would_be_read_again_must_outlive_the_reading",),

@@ -13,7 +13,7 @@ from eo_pipeline.errors import (
     RefusedError,
     StalePlanError,
 )
-from eo_pipeline.operations.plan import ChangePlan
+from eo_pipeline.operations.change_plan import ChangePlan
 from eo_pipeline.testing import CrashRequested, raise_at
 from tests.operations.test_going_back import by_checkpoint, filled
 from tests.support.engine import Bench, staged_attempts

@@ -17,7 +17,12 @@ from eo_pipeline.errors import (
 from eo_pipeline.ledger.entry import Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.history import checkpoints
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.operations.plan import find_live_entry, first_topic_ids, ranges_since, refuse_stale
+from eo_pipeline.operations.change_plan import (
+    find_live_entry,
+    first_topic_ids,
+    ranges_since,
+    refuse_stale,
+)
 from eo_pipeline.operations.replay import replay_entry
 from eo_pipeline.sinks.session import SinkSession
 

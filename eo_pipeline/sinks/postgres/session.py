@@ -1,4 +1,6 @@
-"""One pipeline's connection to PostgreSQL."""
+"""PostgreSQL's statements about a table, and COPY. The order in which they are run is in
+:mod:`eo_pipeline.sinks.sql.session`, the COMMIT in :mod:`eo_pipeline.sinks.postgres.connection`.
+"""
 
 from __future__ import annotations
 

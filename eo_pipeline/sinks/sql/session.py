@@ -1,6 +1,6 @@
-"""The commit protocol of all SQL sinks, from the first table that is made fit to the COMMIT.
+"""What a SQL sink does in ``SinkSession.publish``: tables made fit, rows and entry sent, COMMIT.
 
-The flow stands here alone: a dialect's store and table give the statements and never call back.
+The flow is here alone: a dialect's store and table give the statements and never call back.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class SqlPublication(Publication):
         else:
             parent = (entry.pipeline, entry.parent.version, entry.parent.transaction_id)
             inserted = self.store.execute(statements.insert_child, *row, *parent)
-        if inserted.rowcount != 1:  # step 7 tells a rival from a ledger that takes nothing
+        if inserted.rowcount != 1:  # settling tells a rival from a ledger that takes nothing
             raise RefusedError(
                 f"{self.store.ledger} did not take version {entry.version} on top of "
                 f"{entry.parent}: the parent is not there, or a trigger or rule of the table keeps "

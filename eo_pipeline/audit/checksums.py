@@ -40,7 +40,7 @@ PART_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Proofs:
+class ChecksumResults:
     """Results of the checksums, by checkpoint: ``as_committed`` ones hold the staged values,
     ``changed`` ones do not, ``unknown`` counts the others by reason. ``found`` is the number of
     rows of each checkpoint, ``columns`` are those compared.
@@ -89,15 +89,15 @@ class ValueSums:
             self._add_part(files.seen(part))
             files.remove(part)
 
-    def proofs(self) -> Proofs:
+    def proofs(self) -> ChecksumResults:
         """Return the results of comparing the sums with the stored checksums."""
-        verdicts = {number: self._verdict(number) for number in self._stored}
+        verdicts = {number: self._compare_checksum(number) for number in self._stored}
         reasons: dict[str, int] = defaultdict(int)
         for verdict in verdicts.values():
             if isinstance(verdict, str):
                 reasons[verdict] += 1
         compared = [c for n, c in self._stored.items() if c and not isinstance(verdicts[n], str)]
-        return Proofs(
+        return ChecksumResults(
             frozenset(n for n, verdict in verdicts.items() if verdict is True),
             frozenset(n for n, verdict in verdicts.items() if verdict is False),
             dict(reasons),
@@ -105,7 +105,7 @@ class ValueSums:
             tuple(sorted({name for stored in compared for name in stored.columns})),
         )
 
-    def _verdict(self, number: int) -> bool | str:
+    def _compare_checksum(self, number: int) -> bool | str:
         stored = self._stored[number]
         if stored is None:
             return NOT_MADE
@@ -180,13 +180,15 @@ def _parts(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[Path]:
 class Values:
     """Results of the checksums of the live checkpoints' rows and dead letters."""
 
-    rows: Proofs = Proofs()
-    letters: Proofs = Proofs()
+    rows: ChecksumResults = ChecksumResults()
+    letters: ChecksumResults = ChecksumResults()
 
 
 def not_compared(checkpoints: Sequence[Checkpoint], reason: str) -> Values:
     """Return the result without a comparison, for ``reason``."""
-    return Values(Proofs(unknown={reason: len(checkpoints)}) if checkpoints else Proofs())
+    return Values(
+        ChecksumResults(unknown={reason: len(checkpoints)}) if checkpoints else ChecksumResults()
+    )
 
 
 @dataclass(frozen=True)
@@ -214,19 +216,19 @@ class ValueReader:
         return Values(
             self._proofs(rows, self.session.values)
             if keeps_every_row
-            else Proofs(unknown={REPLACED: len(rows)} if rows else {}),
+            else ChecksumResults(unknown={REPLACED: len(rows)} if rows else {}),
             self._proofs(letters, self.session.dead_letter_values, count=True),
         )
 
     def _proofs(
         self, stored: dict[int, Checksum | None], read: _Read, *, count: bool = False
-    ) -> Proofs:
+    ) -> ChecksumResults:
         """Compare with checksums. ``count``: also count rows of checkpoints without a checksum."""
         if not any(stored.values()) and not (count and stored):
-            return Proofs(unknown={NOT_MADE: len(stored)} if stored else {})
+            return ChecksumResults(unknown={NOT_MADE: len(stored)} if stored else {})
         try:
             sums = ValueSums(self.spark(), self.pipeline, stored)
             sums.add(read(min(stored)), self.files)
         except RefusedError as error:
-            return Proofs(unknown={str(error): len(stored)})
+            return ChecksumResults(unknown={str(error): len(stored)})
         return sums.proofs()
