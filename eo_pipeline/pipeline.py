@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
 
@@ -58,6 +58,7 @@ from eo_pipeline.runs.runner import Runner, checkpoints_limit
 from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import SinkField
+from eo_pipeline.sinks.tables import TablesSink, TableView
 from eo_pipeline.spark import SparkProvider, SparkSettings
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.failures import Failures
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from eo_pipeline.audit import AuditReport, ReplayPreview
     from eo_pipeline.ledger.history import Checkpoint
     from eo_pipeline.operations.as_of import AsOf
+    from eo_pipeline.sinks.session import SinkSession
 
 
 class Changes:
@@ -506,15 +508,20 @@ class Pipeline(Changes, Settings):
             return self._staging_area().failures.all()
 
     @contextmanager
-    def as_of(self, version: int | datetime, *, what_is_left: bool = False) -> Iterator[AsOf]:
+    def as_of(
+        self, version: int | datetime, *, what_is_left: bool = False, table: str | None = None
+    ) -> Iterator[AsOf]:
         """The table as it stood when ``version`` was the head (of a moment: the newest committed
         by then), also of a version that a rewind left behind. Of use within the ``with`` block.
 
         Args:
             version: of the ledger, or a moment with its time zone.
             what_is_left: also if rows are gone that were there; ``AsOf.missing`` says which.
+            table: of a pipeline with several tables the one whose rows are read; without it only
+                the number of rows of all, and the queries.
 
         Raises:
+            ConfigError: the pipeline has no such table.
             UnknownCheckpointError: there is no such version.
             PastGoneError: its rows were taken out, replaced or overwritten, and the store keeps no
                 earlier states, or not that one.
@@ -522,7 +529,8 @@ class Pipeline(Changes, Settings):
         from eo_pipeline.operations.as_of import open_as_of
 
         with watched(self.name, self.sink) as session:
-            view = open_as_of(session, self.sink, version, what_is_left=what_is_left)
+            of_table, sink = self._of_table(session, table)
+            view = open_as_of(of_table, sink, version, what_is_left=what_is_left)
             with callers_block():
                 yield view
 
@@ -638,6 +646,21 @@ class Pipeline(Changes, Settings):
             for table in self.tables
             if table.source is not None
         }
+
+    def _of_table(self, session: SinkSession, name: str | None) -> tuple[SinkSession, Sink]:
+        """Return the session and the sink of one of several tables; those given if none is named.
+
+        Raises:
+            ConfigError: there is no such table.
+        """
+        if name is None:
+            return session, self.sink
+        topics = {table.name: table.source.topics for table in self.tables if table.source}
+        if name not in topics or not isinstance(self.sink, TablesSink):
+            known = f"its tables are {', '.join(topics)}" if topics else "it fills one table"
+            raise ConfigError(f"Pipeline {self.name!r} has no table {name!r}: {known}.")
+        view = TableView(session, name, topics[name])
+        return cast("SinkSession", view), self.sink.members[name]
 
     @property
     def _is_transformed(self) -> bool:

@@ -190,6 +190,9 @@ _Format = Annotated[
 _Out = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write all rows to this file, atomically.")
 ]
+_Table = Annotated[
+    str | None, typer.Option("--table", help="Show this table, of a pipeline with several.")
+]
 _Left = Annotated[
     bool,
     typer.Option(
@@ -206,6 +209,7 @@ def as_of(
     form: _Format = None,
     file: _Out = None,
     what_is_left: _Left = False,
+    table: _Table = None,
     files: Files = None,
     name: Name = None,
     as_json: AsJson = False,
@@ -218,7 +222,7 @@ def as_of(
     pipeline = choose(files, name).pipeline
     writes = form is not None or file is not None
     row_format = format_of(form, file) if writes else None
-    with pipeline.as_of(version_or_time(at), what_is_left=what_is_left) as view:
+    with pipeline.as_of(version_or_time(at), what_is_left=what_is_left, table=table) as view:
         for reason in view.missing:
             note(f"not all of it is left: {reason}")
         if sql:

@@ -23,6 +23,7 @@ from eo_pipeline.cli.run import apply_replay, recover_first
 from eo_pipeline.cli.views import short_ranges
 from eo_pipeline.errors import RefusedError, UnknownCheckpointError
 from eo_pipeline.ledger.history import Checkpoint
+from eo_pipeline.operations.replay import DeadLetter
 from eo_pipeline.pipeline import Pipeline
 
 #: Maximum number of reasons listed; records of other reasons are only counted.
@@ -86,12 +87,10 @@ def show(
         output.document({"pipeline": pipeline.name, "dead_letters": [r.to_json() for r in letters]})
     elif not letters:
         output.say(f"{pipeline.name}: {_none(pipeline, version)}")
-    table = [
-        (str(r.checkpoint), r.topic, str(r.partition), str(r.offset), r.error, r.value or "")
-        for r in letters
-    ]
-    if table:
-        output.table(_SHOW, table)
+    has_tables = any(letter.table for letter in letters)
+    shown = [(*([r.table or ""] if has_tables else []), *_cells(r)) for r in letters]
+    if shown:
+        output.table(("table", *_SHOW) if has_tables else _SHOW, shown)
 
 
 @app.command(epilog=EPILOG)
@@ -146,6 +145,11 @@ def _reasons(pipeline: Pipeline) -> tuple[Counter[str], str | None]:
         return Counter(row.error for row in pipeline.dead_letter_rows()), None
     except RefusedError as error:
         return Counter(), str(error)
+
+
+def _cells(letter: DeadLetter) -> tuple[str, ...]:
+    place = (str(letter.checkpoint), letter.topic, str(letter.partition), str(letter.offset))
+    return (*place, letter.error, letter.value or "")
 
 
 def _row(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ _SHOWN_BYTES = 120
 @dataclass(frozen=True)
 class DeadLetter:
     """One dead letter: ``checkpoint`` is its version, ``value`` the first 120 bytes as text, None
-    if the record had no value.
+    if the record had no value; ``table`` the one that did not take it, of a pipeline with several.
     """
 
     checkpoint: int
@@ -234,10 +234,14 @@ class DeadLetter:
     offset: int
     error: str
     value: str | None
+    table: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values; a ``table`` only if there are several."""
+        values = asdict(self)
+        if self.table is None:
+            del values["table"]
+        return values
 
 
 def with_dead_letters(session: SinkSession) -> tuple[Checkpoint, ...]:
@@ -254,17 +258,19 @@ def dead_letter_rows(session: SinkSession, since: int) -> Iterator[DeadLetter]:
         RefusedError: this sink cannot read them back.
         SinkUnavailableError: it does not answer.
     """
-    for batch in session.dead_letter_values(since):
-        for row in batch.to_pylist():
-            value = row["value"]
-            yield DeadLetter(
-                checkpoint=row[CHECKPOINT_COLUMN],
-                topic=row["topic"],
-                partition=row["partition"],
-                offset=row["offset"],
-                error=row["error"],
-                value=None if value is None else value[:_SHOWN_BYTES].decode(errors="replace"),
-            )
+    for table, of_table in session.members.items() or [(None, session)]:
+        for batch in of_table.dead_letter_values(since):
+            for row in batch.to_pylist():
+                value = row["value"]
+                yield DeadLetter(
+                    checkpoint=row[CHECKPOINT_COLUMN],
+                    topic=row["topic"],
+                    partition=row["partition"],
+                    offset=row["offset"],
+                    error=row["error"],
+                    value=None if value is None else value[:_SHOWN_BYTES].decode(errors="replace"),
+                    table=table,
+                )
 
 
 def plan_redrive(

@@ -157,9 +157,12 @@ class TablesSession(SinkSession, Generic[S]):
     def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         raise self._not_together
 
+    def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._not_together
+
     @property
     def _not_together(self) -> RefusedError:
-        return RefusedError("the rows of its tables are not read back together")
+        return RefusedError("its tables have rows of their own: name one (--table, table=)")
 
     def counts_of(self, selected: Selected) -> dict[int | None, int]:
         total: Counter[int | None] = Counter()

@@ -19,7 +19,9 @@ from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import (
     BadRecordError,
+    ConfigError,
     EoPipelineError,
+    PastGoneError,
     RefusedError,
     TableReplacedError,
 )
@@ -196,9 +198,31 @@ def test_a_row_that_one_table_refuses_stops_all_or_is_a_dead_letter_of_that_tabl
         "order_lines": 2,
         "customers": 0,
     }
+    shown = [letter.to_json() for letter in lenient.dead_letter_rows()]
+    assert [(letter["table"], letter["checkpoint"]) for letter in shown] == [("order_lines", 2)] * 2
     shop.table.execute("alter table sales.order_lines drop constraint order_lines_amount_check")
     lenient.plan_redrive().apply()
     shop.holds_once(40)
+
+
+def test_each_table_is_read_as_of_a_version(shop: Shop) -> None:
+    shop.write(20)
+    shop.pipeline().run()
+    shop.write(10)
+    pipeline = shop.pipeline()
+    pipeline.run()
+    with pipeline.as_of(1, table="orders") as view:
+        assert view.count() == 20
+        rows = [row for batch in view.batches() for row in batch.to_pylist()]
+    of_first = "select id from sales.orders where _eo_checkpoint = 1 order by id"
+    assert sorted((row["id"],) for row in rows) == shop.table.query(of_first)
+    with pytest.raises(PastGoneError, match=r"name one .--table"), pipeline.as_of(2) as view:
+        view.first(1)
+    with (
+        pytest.raises(ConfigError, match="no table 'order': its tables are orders, order_lines"),
+        pipeline.as_of(1, table="order"),
+    ):
+        pass
 
 
 def test_an_audit_compares_each_table_and_the_rest(shop: Shop) -> None:
