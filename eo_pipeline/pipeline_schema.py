@@ -33,6 +33,9 @@ _REFERENCE = "#/$defs/"
 #: Annotations beside a value's rules: they stay where an editor looks for them.
 _REMARKS = ("description", "default", "writeOnly", "examples")
 
+#: Of a pipeline with ``tables``, whose sink has no ``table``.
+_SCHEMA_OF_TABLES = "With `tables`, and then instead of `table`: the schema that they are in."
+
 _NOT_NEEDED = ("title", "discriminator")
 
 #: Keywords whose values are schemas.
@@ -65,6 +68,9 @@ def _if_of_type(name: str) -> Schema:
     except ConfigError:  # another package's, and broken: an error once it is used
         return {}
     then["properties"]["type"] = {"const": name}
+    if sink_class(name).tables_session_class is not None:
+        then["properties"]["schema"] = {"type": "string", "description": _SCHEMA_OF_TABLES}
+        then["required"] = [field for field in then.get("required", ()) if field != "table"]
     return {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then}
 
 

@@ -1,4 +1,4 @@
-"""Step 3: count expected and found rows of every record, in one Spark job.
+"""Audit step 3: count expected and found rows of every record, in one Spark job.
 
 The driver receives a bounded amount: a line per checkpoint and kind, and examples. Tasks are
 bounded, too; the aggregation spills.

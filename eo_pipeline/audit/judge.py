@@ -1,4 +1,4 @@
-"""Step 4: findings and repairs derived from the counts. Pure, no I/O."""
+"""Audit step 4: findings and repairs derived from the counts. Pure, no I/O."""
 
 from __future__ import annotations
 

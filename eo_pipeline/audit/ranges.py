@@ -1,4 +1,4 @@
-"""Step 2: ranges of the checkpoints that Kafka still holds. Pure, no I/O but the file of ranges.
+"""Audit step 2: ranges of the checkpoints that Kafka still holds. Pure but for the file of ranges.
 
 Rows of a missing range can be proved neither right nor wrong. The remaining ranges are disjoint, so
 that every record in Kafka belongs to exactly one checkpoint.

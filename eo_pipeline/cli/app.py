@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from eo_pipeline._process import process_is_ours, sent_again, this_process_ends
+from eo_pipeline._process import sent_again, this_process_ends
 from eo_pipeline.cli.output import (
     EPILOG,
     ExitCode,
@@ -27,7 +27,6 @@ from eo_pipeline.cli.output import (
 )
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.runs.interruption import notes
-from eo_pipeline.spark.class_archive import lacking
 
 #: Key of --json in the context, known to errors even if the options could not be parsed.
 _AS_JSON = "eo.json"
@@ -90,12 +89,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with engine_log(verbose=ctx.meta[_VERBOSE]):
-            ended = self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
-            if process_is_ours() and lacking():  # the command has ended and printed its output
-                from eo_pipeline.spark.server.archive_maker import renew
-
-                renew(lacking())
-            return ended
+            return self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
 
     def _invoke(self, ctx: Any, *, as_json: bool, verbose: bool) -> Any:
         try:

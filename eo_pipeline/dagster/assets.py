@@ -1,4 +1,4 @@
-"""Asset definitions of a pipeline: table and offsets in one step, and its checkpoints."""
+"""Asset definitions of a pipeline: tables and offsets in one step, and its checkpoints."""
 
 # no `from __future__ import annotations`: Dagster reads the annotation of `context` as it is
 
@@ -7,18 +7,24 @@ from collections.abc import Iterator
 import dagster as dg
 
 from eo_pipeline.dagster.launchpad import ReplayPartitions, asked_by
-from eo_pipeline.dagster.metadata import declared_columns, sink_metadata, topic_metadata
+from eo_pipeline.dagster.metadata import (
+    declared_columns,
+    member_columns,
+    sink_metadata,
+    topic_metadata,
+)
 from eo_pipeline.dagster.mirror import checkpoint_partitions
 from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.dagster.runs import EventReporter, HoldingEventReporter, retried
 from eo_pipeline.ledger.entry import Operation
+from eo_pipeline.sinks.tables import TablesSink
 
 
 def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
-    """Build the step of both assets, which one transaction commits.
+    """Build the step of all tables and the offsets, which one transaction commits.
 
-    ``can_subset=True``: a selection of one yields both, because there is no table without offsets.
-    Dagster accepts results of selected assets only; the other's events are logged. Skippable: a run
+    ``can_subset=True``: a selection of one yields all, because there is no table without offsets.
+    Dagster accepts results of selected assets only; other events are logged. Skippable: a run
     without new records materializes nothing. The pool limits a pipeline to one run at a time; that
     saves work, while the ledger's compare-and-swap keeps two runs apart.
     """
@@ -26,7 +32,11 @@ def build_asset(declared: DagsterPipeline) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=declared.op,
         description=f"Reads new records from Kafka and commits them to {declared.pipeline.name}.",
-        specs=[table_spec(declared), offsets_spec(declared)],
+        specs=[
+            table_spec(declared),
+            *(member_spec(declared, name) for name in declared.members),
+            offsets_spec(declared),
+        ],
         can_subset=True,
         pool=declared.pool,
         op_tags=declared.automation.op_tags,
@@ -45,7 +55,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
     return declared.spec(
         "table",
         deps=[dg.AssetDep(key, metadata=topic_metadata(declared, key)) for key in declared.topics],
-        description=automation.description or f"Exactly-once table of {_topics(declared)}.",
+        description=automation.description or _of_tables(declared),
         metadata=sink | declared_columns(declared),
         code_version=pipeline.code_version,
         group_name=declared.group,
@@ -53,6 +63,36 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
         tags=automation.tags,
         kinds={sink["dagster/storage_kind"], "pyspark"},
         freshness_policy=automation.freshness.policy() if automation.freshness else None,
+        skippable=True,
+    )
+
+
+def _of_tables(declared: DagsterPipeline) -> str:
+    if not declared.members:
+        return f"Exactly-once table of {_topics(declared)}."
+    named = ", ".join(declared.members)
+    return f"Tables {named} of {_topics(declared)}: each checkpoint fills all in one transaction."
+
+
+def member_spec(declared: DagsterPipeline, name: str) -> dg.AssetSpec:
+    """Return the spec of the asset of one of several tables."""
+    pipeline, automation = declared.pipeline, declared.automation
+    assert isinstance(pipeline.sink, TablesSink)
+    sink = sink_metadata(pipeline.sink.members[name])
+    return declared.spec(
+        "member",
+        name,
+        deps=declared.topics_of(name),
+        description=(
+            f"Table {name} of {pipeline.name!r}, filled in one transaction with its other tables. "
+            "A checkpoint that changes no row of it leaves it as it is."
+        ),
+        metadata=sink | member_columns(declared, name),
+        code_version=pipeline.code_version,
+        group_name=declared.group,
+        owners=automation.owners,
+        tags=automation.tags,
+        kinds={sink["dagster/storage_kind"], "pyspark"},
         skippable=True,
     )
 

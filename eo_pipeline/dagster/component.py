@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import dagster as dg
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
@@ -33,14 +33,18 @@ from eo_pipeline.dagster.yaml_values import (
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.pipeline_schema import model_schema, sink_schema
+from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.storage.config import Storage
+from eo_pipeline.tables import Table
 
 _PART_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "source": lambda: model_schema(KafkaSource),
     "sink": sink_schema,
     "storage": lambda: model_schema(Storage),
     "spark": lambda: model_schema(SparkSettings),
+    "maintenance": lambda: model_schema(Maintenance),
+    "tables": lambda: {"type": "array", "items": model_schema(Table)},
 }
 
 
@@ -214,6 +218,23 @@ class KafkaPipelineComponent(Automation, dg.Component):
         ),
     ] = None
 
+    maintenance: Annotated[
+        Fields | None,
+        _resolver("How a lake table's files are maintained.", optional=True),
+    ] = None
+    tables: Annotated[
+        list[Fields] | None,
+        dg.Resolver(
+            resolve_texts,
+            model_field_type=list[Fields] | None,
+            description="Several tables of one store, filled by one transaction; `sink` then has "
+            "no `table`.",
+        ),
+    ] = None
+    rest: Literal["fail", "ignore"] | None = Field(
+        None, description="Records that none of `tables` takes: fail (default), or ignore."
+    )
+
     translation: Annotated[
         TranslationFn[AssetKind] | None,
         TranslationFnResolver[AssetKind](lambda asset: {"asset": asset}),
@@ -221,7 +242,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
         None,
         repr=False,
         description="Overrides key, key_prefix, group_name, owners, tags, kinds ... of each asset. "
-        "{{ spec }} is the default spec, {{ asset }} is table, offsets or checkpoints.",
+        "{{ spec }} is the default spec, {{ asset }} is table, offsets, checkpoints, member: one "
+        "of several tables.",
     )
 
     #: Fields as written, for the document of a fork.
@@ -235,7 +257,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
 
         Args:
             spec: the untranslated spec; it contains only the key when the key is computed.
-            asset: ``"table"``, ``"offsets"`` or ``"checkpoints"``.
+            asset: ``"table"``, ``"offsets"``, ``"checkpoints"`` or ``"member"``, one of several
+                tables.
         """
         return self.translation(spec, asset) if self.translation else spec
 

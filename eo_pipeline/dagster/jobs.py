@@ -82,7 +82,9 @@ def build_job(declared: DagsterPipeline) -> UnresolvedAssetJobDefinition:
     """
     return _IsolatedAssetJob(
         declared.job,
-        selection=dg.AssetSelection.assets(declared.table, declared.offsets)
+        selection=dg.AssetSelection.assets(
+            declared.table, *declared.members.values(), declared.offsets
+        )
         - dg.AssetSelection.checks(audit_key(declared)),
         description=f"Ingests new Kafka records of {declared.pipeline.name!r}.",
         tags=declared.run_tags,

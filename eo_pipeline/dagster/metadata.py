@@ -22,7 +22,13 @@ from eo_pipeline.formats.kinds import key_as_record, kind_of
 from eo_pipeline.formats.parts import KEY, KEY_COLUMN, VALUE
 from eo_pipeline.formats.schema_diff import Shape
 from eo_pipeline.kafka.source import KafkaSource
-from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, CODE_VERSION, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import (
+    CHECKPOINT_COLUMN,
+    CODE_VERSION,
+    Counts,
+    LedgerEntry,
+    Operation,
+)
 from eo_pipeline.ledger.history import Checkpoint
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.operations.change_plan import RereadingPlan
@@ -129,6 +135,19 @@ def ranges_metadata(entry: LedgerEntry) -> dict[str, Any]:
 def table_metadata(entry: LedgerEntry) -> dict[str, Any]:
     """Return the metadata of the table asset."""
     return {"dagster/row_count": entry.counts.rows_total}
+
+
+def member_metadata(entry: LedgerEntry, counts: Counts) -> dict[str, Any]:
+    """Return the metadata of one of several tables, which has ``counts`` in ``entry``."""
+    return {
+        "version": str(entry.version),
+        "operation": entry.operation.value,
+        **({"target": str(entry.target)} if entry.target is not None else {}),
+        "records": counts.records,
+        "rows": counts.rows,
+        **({"dead_letters": counts.dead_letters} if counts.dead_letters else {}),
+        "dagster/row_count": counts.rows_total,
+    }
 
 
 def report_metadata(report: CheckpointReport) -> dict[str, Any]:
@@ -356,6 +375,14 @@ def declared_columns(declared: DagsterPipeline) -> dict[str, Any]:
     """
     fields = _untransformed(declared)
     return _schema([_column(field) for field in fields.values()]) | _lineage(declared, fields)
+
+
+def member_columns(declared: DagsterPipeline, name: str) -> dict[str, Any]:
+    """Return the columns of one of several tables before the first run; none after a transform."""
+    [table] = [table for table in declared.pipeline.tables if table.name == name]
+    if table.transform is not None or table.source is None:
+        return {}
+    return _schema([_column(field) for field in _declared(table.source)])
 
 
 def written_columns(declared: DagsterPipeline, columns: Mapping[str, str] | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from eo_pipeline.dagster.metadata import (
     Columns,
     entry_metadata,
     identity_metadata,
+    member_metadata,
     offsets_metadata,
     ranges_metadata,
     report_metadata,
@@ -35,7 +36,14 @@ from eo_pipeline.dagster.metadata import (
     written_columns,
 )
 from eo_pipeline.dagster.naming import DagsterPipeline
-from eo_pipeline.ledger.entry import CODE_VERSION, START_VERSION, EntryId, LedgerEntry, Operation
+from eo_pipeline.ledger.entry import (
+    CODE_VERSION,
+    START_VERSION,
+    Counts,
+    EntryId,
+    LedgerEntry,
+    Operation,
+)
 from eo_pipeline.ledger.history import checkpoints, live_branch
 from eo_pipeline.runs.report import CheckpointReport
 from eo_pipeline.sinks.session import goes_back
@@ -133,7 +141,25 @@ def _events(
     topics = declared.topics
     table = EntryEvent(declared.table, entry.id, of_table, code, inputs=topics, observed=is_back)
     checkpoint = entry_metadata(entry) | ranges_metadata(entry) | run | last
-    return [*_checkpoint(declared, entry, checkpoint), table, offsets]
+    members = _members(declared, entry, last, observed=is_back)
+    return [*_checkpoint(declared, entry, checkpoint), *members, table, offsets]
+
+
+def _members(
+    declared: DagsterPipeline, entry: LedgerEntry, last: dict[str, Any], *, observed: bool
+) -> list[EntryEvent]:
+    """Return the events of those of several tables whose rows, or dead letters, the entry changed;
+    of one that goes back, of all: the ledger does not tell in which of them rows left.
+    """
+    code, events = entry.details.get(CODE_VERSION), []
+    for name, key in declared.members.items():
+        counts = entry.counts.tables.get(name, Counts())
+        if counts.rows or counts.dead_letters or goes_back(entry):
+            metadata = member_metadata(entry, counts) | last
+            inputs = declared.topics_of(name)
+            event = EntryEvent(key, entry.id, metadata, code, inputs=inputs, observed=observed)
+            events.append(event)
+    return events
 
 
 def _checkpoint(

@@ -161,8 +161,8 @@ class Fleet(dg.Model):
         return dg.DefaultSensorStatus[self.sensors.upper()]
 
 
-#: Kinds of a pipeline's assets.
-AssetKind = Literal["table", "offsets", "checkpoints"]
+#: Kinds of a pipeline's assets; a ``member`` is one of several tables.
+AssetKind = Literal["table", "offsets", "checkpoints", "member"]
 
 #: Changes the default spec of an asset: its key, group, owners ...
 Translation = Callable[[dg.AssetSpec, AssetKind], dg.AssetSpec]
@@ -206,8 +206,13 @@ class DagsterPipeline:
 
     @cached_property
     def table(self) -> dg.AssetKey:
-        """Key of the table asset: the pipeline's name, natural for downstream assets."""
+        """Key of the table asset, or of all tables together: the pipeline's name."""
         return self._key("table")
+
+    @cached_property
+    def members(self) -> dict[str, dg.AssetKey]:
+        """Keys of the assets of single tables, by the table's name, if the pipeline has several."""
+        return {table.name: self._key("member", table.name) for table in self.pipeline.tables}
 
     @cached_property
     def offsets(self) -> dg.AssetKey:
@@ -224,28 +229,30 @@ class DagsterPipeline:
         """Name of the pipeline."""
         return self.pipeline.name
 
-    def spec(self, kind: AssetKind, **attributes: Any) -> dg.AssetSpec:
-        """Return the spec of one of the three assets, translated.
+    def spec(self, kind: AssetKind, member: str | None = None, **attributes: Any) -> dg.AssetSpec:
+        """Return the spec of an asset, translated; ``member`` names one of several tables.
 
         Raises:
             ConfigError: the translation yields one key for the whole spec and another for the key
                 alone, so that events and checks would miss the asset.
         """
-        spec = self._translated(dg.AssetSpec(self._default_key(kind), **attributes), kind)
-        if spec.key != self._key(kind):
+        default, key = self._default_key(kind, member), self._key(kind, member)
+        spec = self._translated(dg.AssetSpec(default, **attributes), kind)
+        if spec.key != key:
             raise ConfigError(
-                f"translation: {self._default_key(kind).to_user_string()!r} became both "
-                f"{self._key(kind).to_user_string()!r} and {spec.key.to_user_string()!r}. Make the "
-                "new key of spec.key alone."
+                f"translation: {default.to_user_string()!r} became both {key.to_user_string()!r} "
+                f"and {spec.key.to_user_string()!r}. Make the new key of spec.key alone."
             )
         return spec
 
-    def _default_key(self, kind: AssetKind) -> dg.AssetKey:
+    def _default_key(self, kind: AssetKind, member: str | None = None) -> dg.AssetKey:
         name = self.pipeline.name
+        if member is not None:
+            return dg.AssetKey([name, member])
         return dg.AssetKey(name if kind == "table" else f"{name}_{kind}")
 
-    def _key(self, kind: AssetKind) -> dg.AssetKey:
-        return self._translated(dg.AssetSpec(self._default_key(kind)), kind).key
+    def _key(self, kind: AssetKind, member: str | None = None) -> dg.AssetKey:
+        return self._translated(dg.AssetSpec(self._default_key(kind, member)), kind).key
 
     def _translated(self, spec: dg.AssetSpec, kind: AssetKind) -> dg.AssetSpec:
         return self.translation(spec, kind) if self.translation else spec
@@ -264,6 +271,12 @@ class DagsterPipeline:
         source = self.pipeline.source
         names = source.topics or (f"{self.pipeline.name}_topics",)
         return tuple(dg.AssetKey([TOPIC_GROUP, name]) for name in names)
+
+    def topics_of(self, member: str) -> tuple[dg.AssetKey, ...]:
+        """Return the keys of the topics of one of several tables."""
+        sources = {table.name: table.source for table in self.pipeline.tables}
+        source = sources[member]
+        return tuple(map(self.topic, source.topics)) if source and source.topics else self.topics
 
     def topic(self, name: str) -> dg.AssetKey:
         """Return the key of the asset of the topic ``name``."""

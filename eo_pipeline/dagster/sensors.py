@@ -311,7 +311,7 @@ def _repairs(
     again, because Dagster takes the last event for the state of the asset.
     """
     repairs = [event.event() for entry in missing for event in mirror.of_entry(declared, entry)]
-    for key in (declared.table, declared.offsets) if missing else ():
+    for key in (*declared.members.values(), declared.table, declared.offsets) if missing else ():
         event = instance.get_latest_materialization_event(key)
         latest = event.asset_materialization if event else None
         shown = mirror.reported_id(latest) if latest else None

@@ -327,7 +327,7 @@ class PreparedCheckpoint(NamedTuple):
 
 
 def recover(context: RunContext) -> LedgerEntry | None:
-    """Step 1. Returns the ledger's head."""
+    """Checkpoint step 1. Returns the ledger's head."""
     with (
         context.recorder.timed("recover"),
         context.phase("asking the sink for the ledger", short=True),
@@ -560,7 +560,7 @@ def _dead_letters_max(source: KafkaSource) -> int:
 
 
 def _commit(context: RunContext, transaction: SinkTransaction) -> CommitOutcome:
-    """Step 7, and its receipt in staging."""
+    """Checkpoint step 7, and its receipt in staging."""
     entry = transaction.entry
     rows = f" with {entry.counts.rows:,} rows" if entry.ranges else ""
     kind = f" ({entry.operation.value})" if not entry.ranges else ""
@@ -581,8 +581,8 @@ def _report(
     recovered: bool = False,
     columns: Mapping[str, str] | None = None,
 ) -> None:
-    """Step 8: report to the caller, then give the offsets back to Kafka, for lag tools alone: a
-    failure there changes nothing and is a warning.
+    """Checkpoint step 8: report to the caller, then give the offsets back to Kafka, for lag tools
+    alone: a failure there changes nothing and is a warning.
     """
     seconds = context.recorder.taken()
     context.recorder.report(

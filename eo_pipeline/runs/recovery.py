@@ -1,4 +1,4 @@
-"""Step 1: settle what dead runs left in staging. No clock decides anything.
+"""Checkpoint step 1: settle what dead runs left in staging. No clock decides anything.
 
 The rules, each found necessary by the protocol explorer in the tests:
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recovery:
-    """Step 1 for one pipeline: its store, its staging area, and whether commits copy rows."""
+    """Checkpoint step 1 for one pipeline: its store and staging area, and if commits copy rows."""
 
     pipeline: str
     session: SinkSession

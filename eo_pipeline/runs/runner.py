@@ -320,7 +320,7 @@ class Runner:
     def _plan(
         self, head: LedgerEntry, cluster: Cluster, ends: Mapping[TopicPartition, int]
     ) -> Batch:
-        """Step 2. Returns the next batch."""
+        """Checkpoint step 2. Returns the next batch."""
         limits = self.context.source.limits
         return plan(
             positions_of(head, cluster),

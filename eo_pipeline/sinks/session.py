@@ -353,7 +353,7 @@ class SinkSession(IdentityChecks):
 
         1. **look**: the entry's own id at its version is ``ALREADY_COMMITTED``, an outcome and not
            an error; another id there, or another parent, is fenced. Cheap, before anything is
-           copied. It spares work; what makes the commit safe is step 6.
+           copied. It spares work; what makes the commit safe is publish step 6.
         2. **check** that the store can take rows back, if the entry is about that.
         3. **verify** that every staged file is there with the size and the rows it was given, and
            that rows and dead letters are as many as the entry says: published = staged.
@@ -396,7 +396,7 @@ class SinkSession(IdentityChecks):
             publication = self.begin(entry, staged)
         with publication:
             with self._translating(self.explain):
-                landed = publication.has_landed()  # step 1
+                landed = publication.has_landed()  # publish step 1
             if landed:
                 return self.already_committed(entry, staged)
             failure = self._write_and_commit(publication, entry, staged, reach)
@@ -405,7 +405,7 @@ class SinkSession(IdentityChecks):
                 return CommitOutcome.COMMITTED
         return self._settle_failure(
             entry, staged, failure
-        )  # step 7; what was open is rolled back by now
+        )  # publish step 7; what was open is rolled back by now
 
     def _write_and_commit(
         self, publication: Publication, entry: LedgerEntry, staged: StagedOutput, reach: Reach
@@ -416,14 +416,14 @@ class SinkSession(IdentityChecks):
         try:
             with self._translating(self.explain):
                 if goes_back(entry):
-                    self.check_going_back(entry)  # step 2
-                staged.verify(entry)  # step 3
-                publication.write()  # step 4
+                    self.check_going_back(entry)  # publish step 2
+                staged.verify(entry)  # publish step 3
+                publication.write()  # publish step 4
                 reach(CrashPoint.ROWS_SENT)
-                publication.enter()  # step 5
+                publication.enter()  # publish step 5
                 reach(CrashPoint.ENTRY_SENT)
             with self._translating(partial(self._unknown, entry)):
-                publication.commit()  # step 6
+                publication.commit()  # publish step 6
         except (CommitConflictError, CommitUnknownError):
             raise
         except EoPipelineError as error:
@@ -450,7 +450,7 @@ class SinkSession(IdentityChecks):
     def _settle_failure(
         self, entry: LedgerEntry, staged: StagedOutput, failure: EoPipelineError
     ) -> CommitOutcome:
-        """Step 7. A store that cannot be asked is no new failure: the next run looks."""
+        """Publish step 7. A store that cannot be asked is no new failure: the next run looks."""
         try:
             landed = self.has_landed(entry)
         except SinkUnavailableError:
@@ -557,22 +557,28 @@ class Publication(ABC):
         self.staged = staged
 
     def has_landed(self) -> bool:
-        """Step 1; see :meth:`SinkSession.has_landed`. A store whose commit is conditional on what
-        was seen here keeps it.
+        """Publish step 1; see :meth:`SinkSession.has_landed`. A store whose commit is conditional
+        on what was seen here keeps it.
         """
         return self.session.has_landed(self.entry)
 
     @abstractmethod
     def write(self) -> None:
-        """Step 4: send the staged rows, and take out those that the entry takes back. Invisible."""
+        """Publish step 4: send the staged rows, take out those that the entry takes back.
+
+        Nothing is visible yet.
+        """
 
     @abstractmethod
     def enter(self) -> None:
-        """Step 5: send the ledger entry, ``committed_at`` set by the store's clock. Invisible."""
+        """Publish step 5: send the ledger entry, ``committed_at`` set by the store's clock.
+
+        Nothing is visible yet.
+        """
 
     @abstractmethod
     def commit(self) -> None:
-        """Step 6: make both visible, if and only if the head is the entry's parent.
+        """Publish step 6: make both visible, if and only if the head is the entry's parent.
 
         Raises:
             FencedError, RefusedError, SinkUnavailableError: nothing is visible, for sure.

@@ -43,8 +43,8 @@ _HEAP = re.compile(r"-Xmx(\d+)([kmgt]?)", re.IGNORECASE)
 #: Prefixes of flags that do not affect an archive.
 _NO_MATTER = ("-Xmx", "-Xms", "-Xss", "-XX:TieredStopAtLevel=", "-XX:Tier4", "-D")
 
-#: Arguments of ``spark-submit`` for which this process found no archive, by the archive's path.
-_lacking: dict[Path, tuple[str, ...]] = {}
+#: Archives that this process lacks, and has logged.
+_lacking: set[Path] = set()
 
 log = logging.getLogger(__name__)
 
@@ -72,38 +72,29 @@ def folder() -> Path:
     return cache / "eo-pipeline" / "jvm"
 
 
-def with_archive(command: Sequence[str], arguments: Sequence[str] = ()) -> list[str]:
+def with_archive(command: Sequence[str]) -> list[str]:
     """Return ``command``, which starts a JVM, with its archive. If none fits and one is possible,
     log that once.
-
-    ``arguments`` are the ones of ``spark-submit`` behind this command, for :func:`lacking`.
     """
     try:
         archive = archive_of(command)
     except NoArchiveError:
         return list(command)
     if not fits(archive):
-        _tell(archive, arguments)
+        _log_once(archive)
         return list(command)
     with suppress(OSError):
         os.utime(archive)  # marks it as used
     return [command[0], f"{_FLAG}{archive}", *_SILENCE, *command[1:]]
 
 
-def _tell(archive: Path, arguments: Sequence[str]) -> None:
+def _log_once(archive: Path) -> None:
     if archive not in _lacking:
-        _lacking[archive] = tuple(arguments)
+        _lacking.add(archive)
         log.info(
             "Spark starts more slowly: no class archive fits this Java and these jars. "
             "`eo spark archive` makes one."
         )
-
-
-def lacking() -> tuple[str, ...]:
-    """Return the first arguments of ``spark-submit`` for which this process found no archive;
-    empty if every archive was found.
-    """
-    return next(iter(_lacking.values()), ())
 
 
 def recording(command: Sequence[str], archive: Path) -> list[str]:
@@ -147,25 +138,17 @@ def fits(archive: Path) -> bool:
     return is_ours(archive) and is_complete(archive)
 
 
-def has_any() -> bool:
-    """Return whether any archive of this user exists."""
-    return any(is_ours(archive) for archive in folder().glob(f"*{_SUFFIX}"))
-
-
-def forget_unused(number_max: int | None = None) -> None:
-    """Remove archives unused for a month, and the folders of killed processes; with ``number_max``
-    archives or more also the least recently used one, to make room for another.
+def forget_unused() -> None:
+    """Remove archives unused for a month, and the folders of killed processes.
 
     The caller holds the lock of :func:`make_archive`. A running JVM keeps its mapped archive.
     """
     for unfinished in folder().glob(f"{UNFINISHED}*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    by_last_use = sorted((_used(archive), archive) for archive in folder().glob(f"*{_SUFFIX}"))
     oldest = time.time() - _UNUSED_S
-    old = [archive for last_use, archive in by_last_use if last_use < oldest]
-    if number_max is not None and len(by_last_use) >= number_max:
-        old.append(by_last_use[0][1])
-    for archive in old:
+    for archive in folder().glob(f"*{_SUFFIX}"):
+        if _used(archive) >= oldest:
+            continue
         with suppress(OSError):
             archive.unlink(missing_ok=True)
             _size_of(archive).unlink(missing_ok=True)

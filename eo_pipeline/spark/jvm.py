@@ -195,7 +195,7 @@ def launch_jvm(arguments: Sequence[str], archive: Path | None = None) -> Pending
     if sys.platform == "win32" or needs_scripts(home, java):
         return None
     command = submit_command(java, home, with_users_arguments(arguments))
-    command = recording(command, archive) if archive else with_archive(command, arguments)
+    command = recording(command, archive) if archive else with_archive(command)
     folder = tempfile.TemporaryDirectory(prefix="eo-spark-")
     connection = str(Path(folder.name) / "connection")
     return PendingJvm(tuple(arguments), _start(command, home, connection), folder)

@@ -123,7 +123,7 @@ class Attempt:
             return StagedFile(name, file.size, parquet.metadata.num_rows), parquet.schema_arrow
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Step 6. After this returns, the attempt can be committed by anyone who finds it."""
+        """Checkpoint step 6. After this returns, anyone who finds the attempt can commit it."""
         write_atomically(self.folder / MANIFEST, json.dumps(manifest.to_json()))
 
     def manifest(self) -> Manifest | None:

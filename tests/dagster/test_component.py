@@ -68,6 +68,55 @@ def test_what_a_document_leaves_out_keeps_the_defaults_of_the_engine() -> None:
     assert component.pipeline_config().keys() == {"name", "source", "sink"}
 
 
+def test_a_document_may_say_all_that_a_pipeline_does() -> None:
+    assert Pipeline.model_fields.keys() <= KafkaPipelineComponent.model_fields.keys()
+    document = MINIMAL % SECRET + "maintenance: {keep: 30d}\n"
+    component = KafkaPipelineComponent.resolve_from_yaml(document)
+    assert Pipeline.from_config(component.pipeline_config()).maintenance.keep == "30d"
+
+
+TABLES = """
+name: shop
+source:
+  bootstrap_servers: broker:9092
+  topics: [orders, customers]
+sink:
+  type: postgres
+  dsn: postgresql://user:%s@host/db
+  schema: sales
+tables:
+  - {name: orders, topics: orders, value_schema: {file: order.ddl}}
+  - {name: customers, topics: customers, value_schema: "id BIGINT NOT NULL, name STRING"}
+rest: ignore
+"""
+
+
+def test_each_of_several_tables_is_an_asset(mine: Path) -> None:
+    package = write_project(mine, TABLES % SECRET)
+    (package / "defs" / "orders" / "order.ddl").write_text("id BIGINT NOT NULL, customer BIGINT")
+    definitions = load_pipelines(package)
+    dg.Definitions.validate_loadable(definitions)
+    tables = {"shop/orders", "shop/customers"}
+    assert {"shop", "shop_offsets", *tables} <= keys(definitions)
+    job = definitions.resolve_job_def("shop_job")
+    selected = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+    assert selected == {"shop", "shop_offsets", *tables}
+    specs = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
+    customers = specs["shop/customers"]
+    assert {dep.asset_key.to_user_string() for dep in customers.deps} == {"kafka/customers"}
+    assert customers.metadata["dagster/table_name"] == "db.sales.customers"
+    columns = customers.metadata["dagster/column_schema"].columns
+    assert [column.name for column in columns] == ["id", "name"]
+
+
+def test_what_is_wrong_in_a_table_is_told_with_its_line() -> None:
+    wrong = TABLES.replace("topics: customers, value", "topics: customers, valu")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r":12 - tables.1.valu_schema"):
+        KafkaPipelineComponent.resolve_from_yaml(
+            wrong.replace("{file: order.ddl}", "id BIGINT") % SECRET
+        )
+
+
 @pytest.mark.parametrize(
     ("document", "line", "field", "said"),
     [

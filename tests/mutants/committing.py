@@ -25,7 +25,7 @@ MUTANTS = (
         "files-are-verified",
         "A commit verifies the staged files before it sends a row.",
         "eo_pipeline/sinks/session.py",
-        "                staged.verify(entry)  # step 3\n",
+        "                staged.verify(entry)  # publish step 3\n",
         "                pass\n",
         (f"{_STEPS}::test_no_other_number_of_rows_is_published_than_the_entry_says",),
     ),

@@ -150,14 +150,13 @@ def test_an_archive_that_is_missing_is_told_once(
 ) -> None:
     """Scenario: a process whose Spark dies starts another one."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(archives, "_lacking", {})
+    monkeypatch.setattr(archives, "_lacking", set())
     caplog.set_level("INFO")
     command = command_of(tmp_path)
     for _ in range(2):
-        assert with_archive(command, ["--conf", "x=y"]) == command
+        assert with_archive(command) == command
     [said] = caplog.messages
     assert "`eo spark archive`" in said
-    assert archives.lacking() == ("--conf", "x=y")
 
 
 @pytest.mark.parametrize("missing", ["Java's own", "a jar", "a place"])
@@ -229,27 +228,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "jvm"
 
 
-@pytest.mark.parametrize(
-    ("number_max", "left"),
-    [
-        (None, {"first", "second", "third"}),
-        (4, {"first", "second", "third"}),
-        (1, {"first", "second", "third"}),
-    ],
-)
-def test_archives_that_nobody_uses_are_removed(
-    cache: Path, number_max: int | None, left: set[str]
-) -> None:
-    forget_unused(number_max)
-    assert {each.stem for each in cache.iterdir()} == left
-
-
-def test_one_more_takes_the_place_of_the_one_that_was_not_used_for_longest(cache: Path) -> None:
+def test_archives_unused_for_a_month_are_removed(cache: Path) -> None:
     forget_unused()
-    forget_unused(4)
     assert {each.stem for each in cache.glob("*.jsa")} == {"first", "second", "third"}
-    forget_unused(3)
-    assert {each.stem for each in cache.iterdir()} == {"first", "second"}
 
 
 def test_what_a_making_that_was_killed_left_is_removed(cache: Path) -> None:

@@ -33,7 +33,6 @@ LONGEST = (
     "sinks/kafka/test_kafka_sink_contract.py",
     "kafka/test_logins.py",
     "formats/test_avro_registry.py",
-    "spark/test_renewal.py",
     "spark/test_class_archive.py",
     "dagster/test_going_back.py",
     "dagster/test_terminate.py",

@@ -446,8 +446,8 @@ class LakePublication(Publication, Generic[Handle]):
 
     @abstractmethod
     def _prepare(self) -> Commit:
-        """Step 4: the one commit on :attr:`table`, ready to be made; it carries :attr:`at`. Adds to
-        :attr:`written` each file it creates, before it does.
+        """Publish step 4: the one commit on :attr:`table`, ready to be made; it carries :attr:`at`.
+        Adds to :attr:`written` each file it creates, before it does.
 
         Raises:
             RefusedError: the table will never take these rows.

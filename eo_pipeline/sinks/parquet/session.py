@@ -277,7 +277,7 @@ class _FolderPublication(Publication):
         try:
             with locked(self.session.root, exclusive=self.exclusive):
                 if self.session.has_landed(self.entry):
-                    # published by somebody else meanwhile: step 7 finds it in the ledger
+                    # published by somebody else meanwhile: publish step 7 finds it in the ledger
                     raise SinkUnavailableError(f"version {self.entry.version} is there already")
                 self._appear()
         except OSError as error:

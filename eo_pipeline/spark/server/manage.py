@@ -230,7 +230,7 @@ def _command(options: ServerOptions) -> list[str]:
     }
     arguments = submit_arguments(options.master, settings)
     command = submit_command(find_java(), spark_home(), with_users_arguments(arguments))
-    return with_archive(command, arguments)
+    return with_archive(command)
 
 
 def environment(folder: Path, master: str) -> dict[str, str]:
