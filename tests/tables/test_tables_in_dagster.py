@@ -28,6 +28,7 @@ def rows_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[tuple[object
     return [tuple(event.metadata[name].value for name in names) for event in events if event]
 
 
+@pytest.mark.core
 def test_a_table_is_materialized_by_the_checkpoints_that_change_it(
     shop: Shop, instance: dg.DagsterInstance
 ) -> None:
