@@ -19,7 +19,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """In the order in which a checkpoint passes them; numbers are the runner's steps."""
+    """Moments of a checkpoint, in its order; numbers are the runner's steps."""
 
     RECOVERED = "recovered"  # 1: head known, nothing planned
     PLANNED = "planned"  # 2: ranges decided, nothing read

@@ -332,7 +332,7 @@ class CompactedError(GoingBackError):
 
 
 class OpenTransactionError(GoingBackError):
-    """What would have to be read again belongs to a producer's transaction that is still open."""
+    """Records to be read again belong to a producer's transaction that is still open."""
 
     retryable = True
 

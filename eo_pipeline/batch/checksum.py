@@ -1,4 +1,4 @@
-"""What rows hold, as one number that depends on every value and not on the order of the rows.
+"""Checksums of rows: one number that depends on every value and not on the order of the rows.
 
 Each row has a 64-bit hash of its values (Spark's ``xxhash64``, the same on every session and in
 every release), and a checksum is their sum, in two halves that cannot overflow, and their
@@ -77,7 +77,7 @@ def sums(of: Column) -> list[Column]:
 
 
 class Sums(NamedTuple):
-    """What the :func:`sums` of some rows are."""
+    """The :func:`sums` of some rows."""
 
     low: int
     high: int

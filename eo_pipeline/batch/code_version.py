@@ -1,4 +1,4 @@
-"""Which code makes a checkpoint's rows: told in the ledger, so that an edited transform shows."""
+"""Versions of the code that makes a checkpoint's rows, kept in the ledger: an edit shows there."""
 
 from __future__ import annotations
 

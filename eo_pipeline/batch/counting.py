@@ -1,4 +1,4 @@
-"""What a checkpoint's Spark job read, counted so that no transform can touch it.
+"""Counts of what a checkpoint's Spark job read, which no transform can touch.
 
 The counts come from the job itself, collected as the records flow into the transform. A transform
 decides what flows: an action of its own, a ``limit``, a sort that samples first, a stage that Spark

@@ -1,4 +1,4 @@
-"""Which schemas a checkpoint's records are read with: the registry's, or those the ledger holds.
+"""Schemas that a checkpoint's records are read with: the registry's, or those in the ledger.
 
 A run asks the registry: its latest schema gives the columns, and the writers are those of the entry
 before. Records of another one are found by the job that stages them; if the registry knows it, the
@@ -370,7 +370,7 @@ class SchemaResolver:
 
 @dataclass(frozen=True)
 class SchemaResolvers:
-    """What :class:`SchemaResolver` tells, of both parts; its errors too."""
+    """The answers of :class:`SchemaResolver` for both parts of a record, and its errors."""
 
     value: SchemaResolver | None = None
     key: SchemaResolver | None = None

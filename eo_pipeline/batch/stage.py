@@ -124,7 +124,7 @@ _LIBRARIES = (str(Path(__file__).parents[1]), "site-packages", "dist-packages")
 
 @dataclass(frozen=True)
 class Stager:
-    """How one pipeline's batches become staged rows."""
+    """Stages the batches of one pipeline."""
 
     source: KafkaSource
     sink: Sink

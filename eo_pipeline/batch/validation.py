@@ -30,8 +30,8 @@ _COORDINATES = ("topic", "partition", "offset")
 
 @dataclass(frozen=True)
 class InvalidRows:
-    """How many ``rows`` do not fit, and one of them: its ``reason``, and where it came from unless
-    the transform dropped that.
+    """The number of ``rows`` that do not fit, and one of them: its ``reason``, and where it came
+    from unless the transform dropped that.
     """
 
     rows: int

@@ -316,7 +316,7 @@ def costs(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each pipeline took: records, bytes, wall and CPU time; by operation, day or run.
+    """Show the costs of each pipeline: records, bytes, wall and CPU time; by operation, day or run.
 
     From the ledger: what was rewound since was paid for all the same.
     """

@@ -111,7 +111,7 @@ def _seconds(text: str) -> float:
 
 @app.command("status", epilog=EPILOG)
 def spark_status(remote: _Remote = False, as_json: AsJson = False) -> None:
-    """Whether a warm Spark serves this folder: where, which, since when, and what it does.
+    """Show the warm Spark of this folder, if any: address, version, start time, and activity.
 
     Exit code 3 if none does: there is none, it has ended, or it does not answer.
     """

@@ -16,7 +16,7 @@ from eo_pipeline.pipeline import Pipeline
 
 
 class Freshness(dg.Model, dg.Resolvable):
-    """How old the table's newest checkpoint may be. A rewind or a replay makes it no newer.
+    """Maximum age of the table's newest checkpoint. A rewind or a replay makes it no newer.
 
     A run that finds nothing new makes no checkpoint, so this suits topics that never fall silent.
     """

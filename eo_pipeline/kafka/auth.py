@@ -34,7 +34,7 @@ _PROBE = "probe"
 
 
 class Identity(NamedTuple):
-    """What a client shows: its certificate, and the key as PKCS#8 without a password; whose it is,
+    """Identity of a client: its certificate, and the key as PKCS#8 without a password; whose it is,
     and until when.
     """
 

@@ -164,8 +164,8 @@ class NoAnswerError(Exception):
 
 @dataclass
 class _Heard:
-    """What librdkafka said. It does not know the client: that is gone, with its threads, when
-    nobody has it any more, and not when somebody collects circles.
+    """Errors that librdkafka reported. It holds no reference to the client, so that the client and
+    its threads end with the last reference, not with a collection of cycles.
     """
 
     #: of a broker, since the last question

@@ -36,14 +36,14 @@ _TRUNCATION = "truncation detected"
 
 
 class LastRecord(NamedTuple):
-    """Where a record is, and what it holds."""
+    """Position and contents of a record."""
 
     offset: int
     digest: str
 
 
 class LogReader(Protocol):
-    """What is asked of logs when they are compared with marks."""
+    """Queries of logs, for the comparison with marks."""
 
     def last_records(self, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, LastRecord]:
         """The last record of each range, of those that have one; no range is beyond what its

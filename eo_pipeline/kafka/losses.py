@@ -164,7 +164,7 @@ def _grew_again(kind: LossKind, expected: int, bounds: Bounds | None) -> bool:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a ledger entry says of Kafka once losses were accepted."""
+    """The part of a ledger entry about Kafka, once losses were accepted."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str]

@@ -146,8 +146,8 @@ KNOWN_MAX = 1_000_000
 
 @dataclass(frozen=True)
 class Tasks:
-    """What Spark is told; never both, which is why order within a partition is kept. Pieces of one
-    range are read by tasks that follow each other, and ranges that share a task are whole.
+    """The number of tasks, as Spark takes it; never both, so that order within a partition is kept.
+    Pieces of one range are read by consecutive tasks, and ranges that share a task are whole.
 
     Args:
         span_max: offsets of one partition that one task reads; ``None``: all of the range.

@@ -124,7 +124,7 @@ SchemaText = Annotated[
 
 
 class LossKind(StrEnum):
-    """Why the next record cannot be had; each has its own policy in the source."""
+    """Reason for a missing record; each has its own policy in the source."""
 
     RETENTION = "retention"  # the broker deleted records before they were read
     TRUNCATED = "truncated"  # the log ends before the ledger's offset, or is another below it

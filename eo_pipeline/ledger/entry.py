@@ -42,7 +42,7 @@ _Instant = Annotated[datetime, PlainSerializer(datetime.isoformat)]
 
 
 class Operation(StrEnum):
-    """What a ledger entry did to the pipeline."""
+    """Operation of a ledger entry."""
 
     START = "start"
     FORWARD = "forward"
@@ -76,7 +76,7 @@ REFUSED = "refused_by_store"
 
 @dataclass(frozen=True)
 class Checksum:
-    """What rows hold, whatever their order: a ``digest`` by the rules that ``algorithm`` names, of
+    """Checksum of rows in any order: a ``digest`` by the rules that ``algorithm`` names, of
     these ``columns``, each with its type as Spark has it in JSON.
     """
 
@@ -87,7 +87,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Costs:
-    """What an entry had cost by the time it was promised; whole numbers, which every store keeps.
+    """Costs of an entry until its manifest; whole numbers, which every store keeps.
 
     ``cpu_ms``: processor time of the process that made it, since the promise before (or since its
     run began), so that a commit counts with what comes after it. ``spark_cpu_ms``: the same of
@@ -105,7 +105,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one checkpoint read and wrote.
+    """Numbers of what one checkpoint read and wrote.
 
     ``records``: Kafka records read. ``bytes``: of their values, ``key_bytes`` of their keys (None:
     not counted, by an older version). ``rows``: written to the table.
@@ -168,7 +168,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Identity:
-    """What an entry stands on, by identity: a name may come to mean another thing.
+    """Identities of what an entry refers to: a name may come to mean another thing.
 
     ``parent`` is the parent's :attr:`LedgerEntry.content_hash`, so that entries form a chain; it
     is ``None`` for the first entry and on top of one that an earlier release wrote. ``sink`` is

@@ -54,7 +54,7 @@ class ReadWith:
 
 @dataclass(frozen=True)
 class HeldSchema:
-    """Where the ledger holds a text, the ``version`` of the entry, and the text's :func:`digest`:
+    """Place of a text in the ledger: the ``version`` of the entry, and the text's :func:`digest`:
     a registry that has another one under the same key is not the one that was read with. ``type``
     is what a registry calls its kind.
     """

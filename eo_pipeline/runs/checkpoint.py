@@ -139,7 +139,7 @@ def _describe_staged(entry: LedgerEntry) -> str:
 
 
 class TableInput(NamedTuple):
-    """What one of several tables is made of: the records of ``source`` that fulfil ``where``."""
+    """Input of one of several tables: the records of ``source`` that fulfil ``where``."""
 
     source: KafkaSource
     transform: Transform | None

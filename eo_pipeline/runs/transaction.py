@@ -35,7 +35,7 @@ COMMIT_WAIT_SECONDS = 0.5
 
 
 class TransactionState(StrEnum):
-    """Where an attempt stands; the module's picture holds the legal moves."""
+    """State of an attempt; the module's picture holds the legal moves."""
 
     OPEN = "open"
     STAGED = "staged"

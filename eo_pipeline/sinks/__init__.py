@@ -1,1 +1,1 @@
-"""How rows and ledger entry become visible together: one protocol, one folder a store."""
+"""Sinks: rows and ledger entry become visible together. One protocol, one folder a store."""

@@ -26,7 +26,7 @@ from eo_pipeline.staging.rows import StagedTable
 
 
 class Kind(StrEnum):
-    """What a column holds, as far apart as any store tells it."""
+    """Kind of a column's values, as far apart as any store tells them."""
 
     BOOLEAN = "boolean"
     INT8 = "int8"

@@ -146,7 +146,7 @@ _AGE = r"^[1-9]\d*[hd]$"
 
 
 class Maintenance(Settings):
-    """How a lake table is kept, by ``eo maintain``.
+    """Settings of ``eo maintain``, for lake tables.
 
     Args:
         target_file_size: small files are put together up to this, ``128MB``.

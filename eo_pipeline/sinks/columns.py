@@ -27,7 +27,7 @@ _UTF8 = "eo_pipeline.utf8"
 
 @dataclass(frozen=True)
 class ColumnLimits:
-    """What a store can hold.
+    """Limits of the values that a store can hold.
 
     ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
     ``not_finite``: floating point may be NaN or infinite. ``needed``: columns that must
@@ -45,7 +45,7 @@ class ColumnLimits:
 
 
 class Bound(NamedTuple):
-    """What the type of a table's column would cut in silence: of a text all behind so many
+    """Limit beyond which the type of a column cuts in silence: of a text all behind so many
     characters, if that is blank; of a time all behind so many digits of a second.
     """
 

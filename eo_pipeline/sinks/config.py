@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Guarantee(StrEnum):
-    """How often a record that was read is visible in the sink, whatever crashes."""
+    """Number of times that a record is visible in the sink, whatever crashes."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -35,9 +35,9 @@ class Guarantee(StrEnum):
 
 
 class StagingFolders(NamedTuple):
-    """Where a sink wants attempts staged; ``None``: where the pipeline stages by default.
+    """Folders in which a sink wants attempts staged; ``None``: the pipeline's default.
 
-    ``manifests`` holds the promises. ``rows`` holds the Parquet files: for a lake sink a folder of
+    ``manifests`` holds the manifests. ``rows`` holds the Parquet files: for a lake sink a folder of
     the table itself, because there the staged files become the table.
     """
 
@@ -46,7 +46,7 @@ class StagingFolders(NamedTuple):
 
 
 class Sink(Settings, ABC):
-    """Where rows and ledger go. Configuration only: creating one touches no network.
+    """Destination of rows and ledger. Configuration only: creating one touches no network.
 
     Class attributes say what the store can promise:
 
@@ -256,7 +256,8 @@ def each_once(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class UpsertOptions(Settings):
-    """Whether every row is kept or replaces the one with its key; named before the class ``Sink``.
+    """Options of a sink whose rows are all kept, or replace the one with their key; a base class
+    that comes before ``Sink``.
 
     ``mode``: ``append`` or ``upsert``. ``key``: the columns that identify a row. ``sequence_by``:
     those that tell which of two rows with one key is the newer. Both only for ``upsert``.

@@ -256,7 +256,7 @@ def target_of(entry: LedgerEntry) -> int:
 
 
 class CommitOutcome(StrEnum):
-    """What :meth:`SinkSession.publish` found. Everything else is an error."""
+    """Result of :meth:`SinkSession.publish`. Everything else is an error."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already_committed"

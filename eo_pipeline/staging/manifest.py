@@ -100,7 +100,7 @@ def _schema_to_hex(schema: pa.Schema) -> str:
 
 @dataclass(frozen=True)
 class _StoredTable:
-    """Where the files lie is left to who reads it."""
+    """Staged rows as the manifest has them; the reader knows where the files lie."""
 
     files: tuple[StagedFile, ...]
     schema: Annotated[pa.Schema, PlainValidator(_schema_from_hex), PlainSerializer(_schema_to_hex)]

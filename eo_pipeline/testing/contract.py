@@ -47,7 +47,7 @@ RENDEZVOUS_SECONDS = 1.0
 
 
 class SinkContract:
-    """What every sink does with its ledger, whatever it promises about rows."""
+    """Contract of every sink's ledger, whatever it guarantees about rows."""
 
     #: Rows of a checkpoint, and the name the tests use for the pipeline.
     rows: ClassVar[int] = 20

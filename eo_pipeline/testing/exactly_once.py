@@ -38,7 +38,7 @@ BEFORE_COMMIT = (CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
 
 
 class ExactlyOnceContract(SinkContract):
-    """What a sink must do that says ``Guarantee.EXACTLY_ONCE``."""
+    """Contract of a sink with ``Guarantee.EXACTLY_ONCE``."""
 
     #: The columns of :data:`ALL_TYPES` that the store has no type for, and refuses.
     unstorable: ClassVar[frozenset[str]] = frozenset()

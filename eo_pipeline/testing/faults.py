@@ -1,4 +1,4 @@
-"""What a test may do at a named moment of a checkpoint: kill, raise, wait.
+"""Faults at a named moment of a checkpoint: kill, raise, wait.
 
 Each function here makes a hook for :func:`eo_pipeline.crashpoints.reaching`, or for
 ``SinkSession.publish``.

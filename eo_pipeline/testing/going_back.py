@@ -34,7 +34,7 @@ _OTHER_COUNT = 7
 
 
 class GoingBackContract(ExactlyOnceContract):
-    """What a sink must do whose ``check_going_back`` says yes."""
+    """Contract of a sink whose ``check_going_back`` says yes."""
 
     #: one that replaces rows by key may be able to rewind only
     going_back: ClassVar[tuple[Operation, ...]] = (Operation.REWIND, Operation.REPLAY)

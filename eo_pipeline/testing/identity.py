@@ -115,7 +115,7 @@ class IdentityContract(SinkContract):
 
 
 class MannerContract(IdentityContract):
-    """Of sinks that can be told to let rows go in otherwise."""
+    """Contract of sinks with several manners of writing rows."""
 
     def in_another_manner(self, sink: Sink) -> Sink:
         """Return the sink of the same table with another mode, key or format."""

@@ -1,4 +1,4 @@
-"""What a transform may return that stores are known to stumble over: names, values, types."""
+"""Odd results of transforms over which stores are known to stumble: names, values, types."""
 
 from __future__ import annotations
 

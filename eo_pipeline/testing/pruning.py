@@ -22,7 +22,7 @@ _FLOOR = 9
 
 
 class PruningContract(SinkContract):
-    """What :meth:`~eo_pipeline.sinks.capabilities.Maintained.prune` removes, and what it leaves."""
+    """Contract of :meth:`~eo_pipeline.sinks.capabilities.Maintained.prune`."""
 
     def floor_set(
         self, session: SinkSession, floor: int = _FLOOR, checkpoints: int = _CHECKPOINTS

@@ -38,7 +38,7 @@ _THEN = {1: "one", 2: None, 3: "newest", 4: "four"}
 
 
 class UpsertContract(SinkContract):
-    """What a sink must do whose ``mode`` is ``upsert``, or that knows no other."""
+    """Contract of a sink whose ``mode`` is ``upsert``, or that knows no other."""
 
     def of(self, checkpoint: int, rows: tuple[Row, ...]) -> StagedOutput:
         ids, words, offsets = zip(*rows, strict=True)

@@ -40,7 +40,7 @@ def main() -> None:
         f"{len(lines)} files, {sum(lines):,} lines; median {statistics.median(lines):.0f}",
         f"small modules with one importer in their folder: {', '.join(lone_modules(package))}",
         f"bound names that name nothing: {names.part} of {names.whole}, {names.percent:.2f} %",
-        "docstrings of functions that begin with a question word: "
+        "docstrings that begin with a question word: "
         f"{docstrings.part} of {docstrings.whole}, {docstrings.percent:.1f} %",
         f"files that reach into the JVM: {', '.join(reach_into_jvm(package))}",
         f"files that use the package's Java: {', '.join(use_native(package))}",

@@ -124,9 +124,11 @@ def is_empty_name(name: str) -> bool:
 
 
 def docstrings(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and docstring of each function, an empty text if it has none."""
+    """Line and docstring of the module and of each class and function, an empty text for none."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.Module):
+            yield 1, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, ast.get_docstring(node) or ""
 
 
@@ -142,7 +144,7 @@ def empty_names(package: Mapping[str, Module]) -> Share:
 
 
 def questions(package: Mapping[str, Module]) -> Share:
-    """Share of the functions' docstrings that begin with a question word."""
+    """Share of the docstrings that begin with a question word."""
     texts = [text for module in package.values() for _, text in docstrings(module) if text]
     return Share(sum(map(is_question, texts)), len(texts))
 

@@ -42,7 +42,7 @@ _LAST_MS = datetime(9999, 12, 31, 23, 59, 59, 999000)  # noqa: DTZ001 - compared
 
 @dataclass
 class _Bounds:
-    """What the row groups of a file say about one column. ``None``: not known."""
+    """Statistics of one column in the row groups of a file. ``None``: not known."""
 
     nulls: int | None = 0
     low: Any = None
@@ -181,7 +181,7 @@ def _is_narrower(kind: pa.DataType, table_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class AddActions:
-    """What makes staged rows part of the table in ``root``."""
+    """Makes the actions that add staged rows to the table in ``root``."""
 
     root: Place
     partition_by: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How files of a partitioned table lie: in folders ``name=value``, named as delta-rs names them.
+"""Layout of a partitioned table's files: in folders ``name=value``, named as delta-rs names them.
 
 The log says of each file which values its rows have, and most readers go by that. Polars goes by
 the folders, and by the file where there are none; files of both kinds in one table it does not

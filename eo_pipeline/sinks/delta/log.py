@@ -127,7 +127,7 @@ _CHANGES = ("metaData", "protocol")
 
 
 class LedgerCommit(NamedTuple):
-    """What it says: of the table's version ``version``, whose commit is ``file``, as
+    """Contents of a commit: of the table's version ``version``, whose commit is ``file``, as
     :func:`eo_pipeline.storage.paths.fingerprint` tells it.
     """
 
@@ -152,7 +152,7 @@ class _Newest(NamedTuple):
 
 
 class LedgerCommits:
-    """Of one pipeline, in the log of a folder."""
+    """Commits of one pipeline in the log of a folder."""
 
     def __init__(self, log: Path, pipeline: str) -> None:
         self._log, self._app = log, APP_PREFIX + pipeline

@@ -48,8 +48,8 @@ _OF_TURN = re.compile(rf"{ROWS_FOLDER}/[^/]+/{COMPACTED_FOLDER}/(\d+)/")
 
 @dataclass(frozen=True)
 class UnusedFiles:
-    """What delta-rs's vacuum would remove, without removing it: it knows no promises, and takes
-    files for abandoned that a run has staged long ago and commits now. So these are left out.
+    """Files that delta-rs's vacuum would remove, without removing them: it knows no manifests, and
+    takes files for abandoned that a run staged long ago and commits now. So these are left out.
     """
 
     root: Place

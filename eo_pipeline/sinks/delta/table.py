@@ -61,7 +61,7 @@ _SCANNED = 50_000
 
 
 class _WithoutVectors(DeltaTable):
-    """The same table, of which it is known that no file has a deletion vector: read by whoever
+    """A table of which it is known that no file has a deletion vector: read by whoever
     reads none.
     """
 

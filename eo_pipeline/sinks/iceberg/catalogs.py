@@ -45,7 +45,9 @@ _FORMAT = 2
 
 
 class Written:
-    """What was written of one table. Safe for threads: what two write at once, one remembers."""
+    """JSON that was written of one table's metadata. Safe for threads: of two concurrent writes one
+    is kept.
+    """
 
     def __init__(self) -> None:
         #: By field: the values of the list that was written last, and their JSON.
@@ -136,8 +138,8 @@ def cheaply_copied(metadata: TableMetadata) -> TableMetadata:
 
 
 class KnownMetadata:
-    """By the place it lies at; of each table the newest that was met, and of all tables those that
-    were asked for last. Safe for threads.
+    """Cached metadata by location: of each table the newest that was met, and of all tables those
+    that were asked for last. Safe for threads.
     """
 
     def __init__(self) -> None:

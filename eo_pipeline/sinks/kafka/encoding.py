@@ -160,7 +160,7 @@ Agreed = AgreedAvro | AgreedProtobuf
 
 @dataclass(frozen=True)
 class Schemas:
-    """What was agreed on for the parts of a record that a registry has the schemas of."""
+    """Schemas agreed on for the parts of a record that a registry has the schemas of."""
 
     value: Agreed | None = None
     key: Agreed | None = None

@@ -36,7 +36,7 @@ LedgerRecord = tuple[bytes, bytes, int]
 
 @dataclass(frozen=True)
 class ShardCounts:
-    """How one version is divided among the shards.
+    """Division of one version among the shards.
 
     ``rows``: how many rows each shard publishes, from shard 0 on. ``producers``: how many shards
     the next version may use; no transactional id beyond has a transaction open. ``is_apart``: the

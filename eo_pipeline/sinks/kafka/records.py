@@ -1,4 +1,4 @@
-"""Which columns of a result become which part of a Kafka record, and what types they may have.
+"""Mapping of a result's columns to the parts of a Kafka record, and the types they may have.
 
 Key, value and headers are made by Spark, inside the one job (:func:`project`), so that publishing
 only sends bytes.
@@ -38,7 +38,7 @@ LINEAGE_COLUMNS = (CHECKPOINT_COLUMN, SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFF
 
 
 class Partitioner(StrEnum):
-    """Which partition of the topic a row goes to.
+    """Choice of the topic's partition for a row.
 
     ``key``: the one Java's default partitioner gives its key, any one without a key. ``source``:
     the one it was read from. ``assigner``: see :mod:`eo_pipeline.sinks.kafka.producer`.

@@ -59,7 +59,7 @@ class SchemaNegotiator:
 
 
 class WritersClient(RegistryClient):
-    """The same of one part of each record."""
+    """Client of the registry for one part of each record."""
 
     where: ClassVar[str] = "sink.registry"
 
@@ -184,7 +184,7 @@ class WritersClient(RegistryClient):
 
 
 class AvroWriters(WritersClient):
-    """Of Avro: the schema of the columns is registered as it is."""
+    """Avro: the schema of the columns is registered as it is."""
 
     def __init__(self, sink: KafkaSink, part: Part) -> None:
         super().__init__(sink, part)
@@ -230,7 +230,7 @@ class AvroWriters(WritersClient):
 
 
 class ProtobufWriters(WritersClient):
-    """Of Protobuf: what is registered is the subject's latest schema, grown where columns are new,
+    """Protobuf: what is registered is the subject's latest schema, grown where columns are new,
     since a field is its number.
     """
 

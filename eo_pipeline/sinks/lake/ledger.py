@@ -68,7 +68,7 @@ _TOKEN_BITS = 62
 
 
 class Pointer(NamedTuple):
-    """Which file holds an entry. The table's commit carries it."""
+    """Name of the file that holds an entry. The table's commit carries it."""
 
     version: int
     token: int

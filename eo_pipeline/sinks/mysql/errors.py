@@ -1,4 +1,4 @@
-"""What MySQL's and MariaDB's errors mean for a checkpoint.
+"""Meaning of MySQL's and MariaDB's errors for a checkpoint.
 
 They are told by their numbers, those of the MySQL Server Error Reference and MariaDB's list of
 error codes; where they differ both are named.

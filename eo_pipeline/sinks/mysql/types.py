@@ -100,7 +100,7 @@ _AS_KEY = {Kind.TEXT: f"varchar({KEY_LENGTH})", Kind.BINARY: f"varbinary({KEY_LE
 
 @dataclass(frozen=True)
 class WireType:
-    """What a staged column is: the ``kind`` of its values, ``declared`` what a new column gets,
+    """Type of a staged column: the ``kind`` of its values, ``declared`` what a new column gets,
     ``scale`` the digits behind the point of exact numbers, ``whole`` those before it at most.
     """
 

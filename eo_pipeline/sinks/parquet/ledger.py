@@ -44,7 +44,7 @@ def version_of(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class EntryFile:
-    """What :data:`ENTRY_FILE` holds. ``columns`` is the table's schema so far."""
+    """Contents of :data:`ENTRY_FILE`. ``columns`` is the table's schema so far."""
 
     entry: LedgerEntry
     columns: pa.Schema

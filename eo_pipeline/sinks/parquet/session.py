@@ -239,7 +239,7 @@ class ParquetSession(SinkSession):
 
 
 class _FolderPublication(Publication):
-    """What a rename and an exchange have in common: a folder is filled where no reader looks (4),
+    """Publication by a rename or an exchange: a folder is filled where no reader looks (4),
     its ledger entry is its last file (5), and it gets a reader's name under a lock (6).
     """
 

@@ -56,7 +56,7 @@ _ARRAY = "[]"
 
 @dataclass(frozen=True)
 class WireType:
-    """How values travel in PostgreSQL's binary COPY format.
+    """Type of values in PostgreSQL's binary COPY format.
 
     ``sent`` is the type that reads them as they are, and ``meant`` the type they are values of,
     both as ``format_type`` spells them; ``declared`` is what a new column gets; ``scale`` are the

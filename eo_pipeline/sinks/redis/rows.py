@@ -27,7 +27,7 @@ _Place = tuple[Any, Any, Any]
 
 @dataclass
 class PackedOutput:
-    """What one checkpoint writes. ``columns`` are those that the pipeline did not have yet."""
+    """Rows and dead letters as one checkpoint writes them. ``columns`` are new in the pipeline."""
 
     columns: dict[str, RedisKind] = field(default_factory=dict)
     rows: dict[bytes, bytes] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from eo_pipeline.sinks.arrow import Kind, json_array, kind_of, refusing
 
 
 class RedisKind(StrEnum):
-    """What a column holds. Widths do not count: nothing of a number is cut off."""
+    """Kind of a column's values. Widths do not count: nothing of a number is cut off."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"

@@ -82,7 +82,7 @@ def columns_list(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class NameRules:
-    """What a database takes as a name.
+    """Rules of a database for names.
 
     ``check`` raises ``ValueError``, in words, for what cannot be one; ``fold`` gives what two names
     have in common that it does not tell apart.

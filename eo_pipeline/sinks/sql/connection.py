@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What an error of the driver means.
+    """Meaning of an error of the driver.
 
     ``says`` is what the database said, its code included; ``remedy`` what a person can do, if
     there is something. ``is_transient``: it says nothing against the rows or the configuration, so

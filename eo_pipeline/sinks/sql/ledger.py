@@ -69,7 +69,7 @@ HEADS = 100
 
 
 class LedgerTypes(NamedTuple):
-    """What a database calls the types of the ledger's columns, and what it adds to the statement.
+    """A database's names for the types of the ledger's columns, and additions to the statement.
 
     ``text`` is given the most characters there can be; ``now`` is its clock, as a default;
     ``more`` are columns and constraints before the shared constraints, each with a comma behind

@@ -1,4 +1,4 @@
-"""What a SQL sink does in ``SinkSession.publish``: tables made fit, rows and entry sent, COMMIT.
+"""Publishing into a SQL database, as ``SinkSession.publish`` asks: tables, rows, entry, COMMIT.
 
 The flow is here alone: a dialect's store and table give the statements and never call back.
 """
