@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -431,7 +431,7 @@ class _CheckpointComparer:
         steps, version = self.steps, self.checkpoint.version
         spark = steps.spark()
         reach(CrashPoint.STAGING)
-        stager = replace(steps.stager_of_one_table(self.checkpoint.entry.counts), packs=False)
+        stager = steps.stager_of_one_table(self.checkpoint.entry.counts)
         staged, counts = stager.stage(spark, entry, attempt)
         reach(CrashPoint.STAGED)
         assert staged.rows is not None

@@ -27,14 +27,14 @@ from eo_pipeline.batch import checksum
 from eo_pipeline.batch.counting import refuse_other_rows
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.batch.decode_json import is_flat, native_parameters, read_as
-from eo_pipeline.batch.output import OPTIONS_OF_PACKED, check_names, has_encoder
+from eo_pipeline.batch.output import check_names
 from eo_pipeline.batch.read import hide_secrets, range_options, tasks_for
 from eo_pipeline.batch.spark_schema import value_schema
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
-from eo_pipeline.sinks.columns import JSON_OPTIONS, ColumnLimits, JsonRows, RowEncoding
+from eo_pipeline.sinks.columns import JSON_OPTIONS, ColumnLimits, JsonRows
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
     interruptible,
@@ -46,7 +46,7 @@ from eo_pipeline.spark import (
 )
 from eo_pipeline.spark.native_jar import has_source
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import PACKED_COLUMN, StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,10 @@ Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a staged file; ``indexes`` of the row's columns that they hold. ``form`` is that
-    of encoded rows, see :class:`RowEncoding`.
-    """
+    """Columns of a staged file; ``indexes`` of the row's columns that they hold."""
 
     columns: StructType
     indexes: tuple[int, ...]
-    form: str | None = None
     extra_options: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
@@ -106,8 +103,6 @@ class FastPath:
     #: columns that need a value, by the table or by the sink's limits; lower case
     needed: frozenset[str]
     lineage: bool
-    #: stage rows in the sink's own encoding, if it has one
-    packs: bool
     #: mean size of a record, in bytes, if measured
     record_bytes: float | None
     #: adds metadata to the schemas of files, if the sink needs it
@@ -121,7 +116,6 @@ class FastPath:
         *,
         lineage: bool,
         never_null: Collection[str],
-        packs: bool,
         record_bytes: float | None,
         as_staged: Callable[[StructType], StructType] | None,
     ) -> FastPath | None:
@@ -141,7 +135,7 @@ class FastPath:
             added += [StructField(name, _LINEAGE_TYPES[of]) for name, of in LINEAGE.items()]
         columns = StructType([StructField(f.name, f.dataType) for f in fields] + added)
         needed = frozenset(name.lower() for name in (*never_null, *limits.needed))
-        return cls(source, sink, columns, needed, lineage, packs, record_bytes, as_staged)
+        return cls(source, sink, columns, needed, lineage, record_bytes, as_staged)
 
     def stage(
         self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, share: Share
@@ -158,7 +152,7 @@ class FastPath:
             **self._read_options(entry, share(spark, entry.ranges, entry.offsets)),
             **self._row_options(),
             **file_columns.options(),
-            **_file_options(spark, entry, attempt, file_columns),
+            **_file_options(spark, entry, attempt),
         }
         if attempt and (session := session_on_server(spark)):
             attempt.runs_in(session)
@@ -189,8 +183,6 @@ class FastPath:
             return as_json(columns, form)
         if projected is not empty and projected.schema != columns:
             return None
-        if in_files and self.packs and form and has_encoder(spark, form):
-            return as_encoded(columns, form)
         marked = self.as_staged(columns) if in_files and self.as_staged else columns
         return FileColumns(marked, tuple(range(len(marked))))
 
@@ -234,13 +226,11 @@ class FastPath:
         attempt: Attempt | None,
         file_columns: FileColumns,
     ) -> tuple[StagedOutput, Counts]:
-        schema = to_arrow_schema(self.columns if file_columns.form else file_columns.columns)
+        schema = to_arrow_schema(file_columns.columns)
         if attempt is None:
             rows = _in_memory(results, schema)
         else:
             rows = _in_files(results, schema, attempt)
-        if file_columns.form is not None:
-            rows = StagedTable(schema, rows.root, rows.files, form=file_columns.form)
         sums = {name: sum(row[name] for row in results) for name in _SUMMED}
         refuse_other_rows(sums["rows"], rows, entry.checkpoint)
         hashed = self._hashed()
@@ -269,14 +259,6 @@ def indexes(columns: StructType, names: Collection[str]) -> str:
     return ",".join(str(columns.names.index(name)) for name in names)
 
 
-def as_encoded(columns: StructType, encoding: RowEncoding) -> FileColumns:
-    """Return the file's columns of rows encoded as one value, with the columns staged beside it."""
-    beside = [columns.names.index(name) for name in encoding.beside]
-    encoded = StructField(PACKED_COLUMN, BinaryType(), nullable=False)
-    written = StructType([encoded, *(columns[index] for index in beside)])
-    return FileColumns(written, (_WHOLE, *beside), encoding.form, {"eo.packs": "true"})
-
-
 def as_json(columns: StructType, form: JsonRows) -> FileColumns:
     """Return the file's columns of rows as one JSON object, with the columns staged beside it."""
     options = {"eo.document": indexes(columns, form.fields)}
@@ -295,15 +277,13 @@ def as_json(columns: StructType, form: JsonRows) -> FileColumns:
 
 
 def _file_options(
-    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, file_columns: FileColumns
+    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
 ) -> dict[str, str]:
     options, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
     if attempt is not None:
         folder = attempt.rows_folder()
         options["eo.folder"] = path_to_write(folder)
         parquet |= options_of(folder)
-    if file_columns.form is not None:
-        parquet |= OPTIONS_OF_PACKED
     return options | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
-from eo_pipeline._lazy import pa
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.errors import TransformError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
-from eo_pipeline.sinks.columns import JsonRows, RowEncoding, column
+from eo_pipeline.sinks.columns import column
 from eo_pipeline.spark import (
     interruptible,
     options_of,
@@ -23,9 +20,9 @@ from eo_pipeline.spark import (
     session_on_server,
     with_known_schema,
 )
-from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_format, has_function
+from eo_pipeline.spark.native_jar import has_format
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import IDS, PACKED_COLUMN, StagedTable
+from eo_pipeline.staging.rows import IDS, StagedTable
 from eo_pipeline.storage.paths import Place
 
 _RESERVED = "_eo_"
@@ -114,45 +111,6 @@ def check_names(columns: list[str], *, lineage: bool) -> None:
 #: As Spark writes it; and with ids of what is in arrays and maps, by ``ParquetWithIds.java``.
 PARQUET, WITH_IDS = "parquet", "eo.pipeline.ParquetWithIds"
 
-#: Values that never come again are not worth a dictionary, nor are their least and their greatest.
-OPTIONS_OF_PACKED = {
-    "parquet.enable.dictionary": "false",
-    "parquet.column.statistics.enabled": "false",
-}
-
-
-@dataclass(frozen=True)
-class Packed:
-    """``frame``, of rows that are one value each, in ``form``; ``schema`` are their columns."""
-
-    frame: DataFrame
-    form: str
-    schema: pa.Schema
-
-
-def packed(frame: DataFrame, form: JsonRows | RowEncoding | None) -> Packed | None:
-    """Encode the rows of ``frame``, which a sink has projected, see ``Sink.row_form``; None if it
-    has no encoding for them, or this Spark lacks the function. Lazy.
-    """
-    if not isinstance(form, RowEncoding) or not has_encoder(frame.sparkSession, form):
-        return None
-    rows = _encoded(form, F.struct(*map(column, frame.columns))).alias(PACKED_COLUMN)
-    packed = frame.select(rows, *map(column, form.beside))
-    return Packed(packed, form.form, to_arrow_schema(frame.schema))
-
-
-def has_encoder(spark: SparkSession, encoding: RowEncoding) -> bool:
-    """Return whether ``spark`` has the function of ``encoding``; cached."""
-
-    def trial() -> Column:
-        return _encoded(encoding, F.struct(F.lit(0).alias("id")))
-
-    return has_function(spark, encoding.function, trial)
-
-
-def _encoded(encoding: RowEncoding, row: Column) -> Column:
-    return F.call_function(f"{FUNCTION_CATALOG}.{encoding.function}", row)
-
 
 def marked(
     frame: DataFrame, as_staged: Callable[[StructType], StructType]
@@ -181,12 +139,10 @@ def materialize(
     folder: Callable[[Attempt], Place],
     layout: tuple[str, ...] = (),
     mode: str = "error",
-    packed: Packed | None = None,
     kind: str = PARQUET,
 ) -> StagedTable:
     """The rows of ``frame``, in files of ``attempt``'s ``folder``, laid out by the columns
-    ``layout``; in memory if there is no attempt. ``packed`` says what they are of, if ``frame`` is
-    that; ``kind`` is the format of the files.
+    ``layout``; in memory if there is no attempt. ``kind`` is the format of the files.
     """
     if attempt is None:
         return StagedTable.in_memory(interruptible(frame.sparkSession, frame.toArrow))
@@ -194,12 +150,7 @@ def materialize(
     if session := session_on_server(spark):
         attempt.runs_in(session)
     options = {**options_of(target), **parquet_options(spark)}
-    if packed is not None:
-        options |= OPTIONS_OF_PACKED
     write = frame.write.format(kind).mode(mode).options(**options).partitionBy(*layout).save
     interruptible(spark, lambda: write(path_to_write(target)), attempt.name)
-    if packed is not None:
-        staged = attempt.collect(target, lambda: packed.schema)
-        return replace(staged, schema=packed.schema, form=packed.form)
     # no rows, no files, where files are laid out by columns: the frame has a schema all the same
     return attempt.collect(target, lambda: frame.drop(*layout).limit(0).toArrow().schema)

@@ -32,7 +32,6 @@ from eo_pipeline.batch.output import (
     marked,
     materialize,
     own_columns,
-    packed,
     types_of,
     with_coordinates_alone,
 )
@@ -144,8 +143,6 @@ class Stager:
     agree: Callable[[StructType], object] | None = None
     #: ``SinkSession.as_staged``, if files are marked
     as_staged: Callable[[StructType], StructType] | None = None
-    #: whether rows may be staged in a form that only the sink reads
-    packs: bool = True
     #: the checkpoint before had dead letters or unknown fields
     had_bad_records: bool = False
     #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
@@ -242,7 +239,6 @@ class Stager:
             self.sink,
             lineage=self.lineage,
             never_null=self.never_null,
-            packs=self.packs,
             record_bytes=self.record_bytes,
             as_staged=self.as_staged,
         )
@@ -388,17 +384,11 @@ class Stager:
             SparkJobError: it does not say.
             SetupError: it made another number of rows.
         """
-        layout, form, kind = self.sink.partition_columns, None, PARQUET
-        if attempt is not None and self.packs:
-            form = packed(result.frame, self.sink.row_form(result.frame.schema))
-        if form:
-            result.frame = form.frame
-        elif attempt is not None and self.as_staged:
+        layout, kind = self.sink.partition_columns, PARQUET
+        if attempt is not None and self.as_staged:
             result.frame, kind = marked(result.frame, self.as_staged)
         for mode in (first, *(_AGAIN,) * (STAGING_TRIES - 1)):
-            rows = materialize(
-                *(result.frame, attempt, Attempt.rows_folder, layout, mode, form, kind)
-            )
+            rows = materialize(result.frame, attempt, Attempt.rows_folder, layout, mode, kind)
             if result.was_counted():
                 refuse_other_rows(result.rows, rows, entry.checkpoint)
                 return rows

@@ -21,11 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eo_pipeline.batch.counting import RowCounter, SourceCounter
 from eo_pipeline.batch.decode import decode
-from eo_pipeline.batch.output import packed
 from eo_pipeline.batch.read import read_ranges
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.sinks.postgres.binary_copy import row_encoding
 from eo_pipeline.spark import SPARK_ERRORS, SparkSettings, staging_settings
 from eo_pipeline.spark.driver import start_driver
 
@@ -71,16 +69,14 @@ def main() -> None:
 
 
 def _checkpoint(spark: SparkSession, source: KafkaSource) -> None:
-    """Staged in files, as columns and as a database's own rows, and in memory."""
+    """Staged in files and in memory."""
     frames: list[DataFrame] = []
-    for _ in range(3):
+    for _ in range(2):
         decoded = decode(spark.sql(_RECORDS), source, native=True)
         reading = SourceCounter(decoded, [], transformed=True)
         frames.append(RowCounter(reading.good, lambda rows: rows.drop("_kafka")).frame)
     frames[0].write.parquet(str(Path.cwd() / "rows"))
     frames[1].toArrow()
-    if form := packed(frames[2], row_encoding(frames[2].schema)):
-        form.frame.write.parquet(str(Path.cwd() / "packed"))
 
 
 if __name__ == "__main__":

@@ -289,20 +289,6 @@ def _as_json(name: str) -> Column:
     return F.struct(text.alias(JSON_FIELD)).alias(name)
 
 
-class RowEncoding(NamedTuple):
-    """Rows staged as one value each, in the store's own encoding.
-
-    Args:
-        form: name and version of the encoding; in the manifest, for the process that commits.
-        function: the native function that encodes a struct of all columns of a row.
-        beside: columns that are also staged as they are, because publishing looks at their values.
-    """
-
-    form: str
-    function: str
-    beside: Sequence[str]
-
-
 class JsonRows(NamedTuple):
     """Rows staged as one JSON object each, and columns beside it.
 

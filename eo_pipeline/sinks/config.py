@@ -15,7 +15,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from eo_pipeline.config.settings import Settings
 from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableError, to_install
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.columns import ColumnLimits, JsonRows, RowEncoding, reason
+from eo_pipeline.sinks.columns import ColumnLimits, JsonRows, reason
 from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.sinks.upsert import UpsertRule
 from eo_pipeline.storage.config import Storage
@@ -219,12 +219,9 @@ class Sink(Settings, ABC):
         """
         return df
 
-    def row_form(self, schema: StructType) -> JsonRows | RowEncoding | None:  # noqa: ARG002
-        """Return the form in which rows with the columns ``schema`` are staged; None, the default:
-        as the columns of :meth:`project`.
-
-        ``RowEncoding`` encodes projected rows. ``JsonRows`` describes the object that
-        :meth:`project` makes of rows with flat columns.
+    def row_form(self, schema: StructType) -> JsonRows | None:  # noqa: ARG002
+        """Return the JSON object that :meth:`project` makes of rows with the flat columns
+        ``schema``; None, the default: rows are staged as its columns.
         """
         return None
 

@@ -41,7 +41,6 @@ CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
-    "CopyRow.java",
     "HeldFile.java",
     "LaterExtensions.java",
     "OrdinaryFunctions.java",

@@ -26,7 +26,6 @@ def fast_path(sink: object, never_null: tuple[str, ...] = ()) -> FastPath | None
         sink,  # type: ignore[arg-type]
         lineage=True,
         never_null=never_null,
-        packs=True,
         record_bytes=None,
         as_staged=None,
     )

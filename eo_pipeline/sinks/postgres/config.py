@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, PositiveFloat, SecretStr
 
-from eo_pipeline.sinks.columns import ColumnLimits, RowEncoding, is_scalar, project
-from eo_pipeline.sinks.postgres.binary_copy import row_encoding
+from eo_pipeline.sinks.columns import ColumnLimits, is_scalar, project
 from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.sql.config import SqlSink, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 
 def conninfo_parts(dsn: str) -> dict[str, Any]:
@@ -121,10 +120,6 @@ class PostgresSink(SqlSink):
             rule.check_columns(df.columns)
         NAMES.check_columns(df.columns)
         return project(df, NAMES.product, has_arrays=True)
-
-    def row_form(self, schema: StructType) -> RowEncoding | None:
-        """Return the encoding of its binary COPY; None for rows with arrays."""
-        return row_encoding(schema)
 
     def column_limits(self) -> ColumnLimits:
         """No text with U+0000, no time before Julian day 0; and a value in columns that decide an

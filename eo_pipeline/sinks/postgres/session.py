@@ -19,7 +19,6 @@ from eo_pipeline._lazy import pa
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
 from eo_pipeline.sinks.arrow import bounded_batches, check_all_sent, json_array, refusing
-from eo_pipeline.sinks.postgres.binary_copy import FORM, HEADER, TRAILER, bytes_of
 from eo_pipeline.sinks.postgres.connection import PostgresStore
 from eo_pipeline.sinks.postgres.types import (
     NAMES,
@@ -378,6 +377,23 @@ class PostgresTable(SqlTable[WireType, ColumnType]):
                     stream.write(encoded)
                 check_all_sent(target, rows, staged)
             return cursor.rowcount
+
+
+#: The form of rows that an earlier release staged in PostgreSQL's binary COPY format.
+FORM = "postgres-copy-1"
+
+#: Around the rows (PostgreSQL's manual, "COPY", "File Header" and "File Trailer"): no flags.
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER = b"\xff\xff"
+
+
+def bytes_of(rows: pa.BinaryArray) -> memoryview:
+    """All of ``rows`` one behind the other; none of them is null."""
+    _, offsets, values = rows.buffers()
+    if not len(rows) or values is None:
+        return memoryview(b"")
+    places = memoryview(offsets).cast("i")[rows.offset : rows.offset + len(rows) + 1]
+    return memoryview(values)[places[0] : places[-1]]
 
 
 def _encoded(

@@ -9,8 +9,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * A catalog of Spark's that has a function for every schema: its name in the namespace "json" is
- * what {@link OrdinaryJson} is to read, so that none need be registered. "postgres.copy_row" is
- * {@link CopyRow}, of whatever struct it is given.
+ * what {@link OrdinaryJson} is to read, so that none need be registered.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
@@ -30,25 +29,7 @@ public class OrdinaryFunctions implements FunctionCatalog {
     }
 
     public UnboundFunction loadFunction(Identifier identifier) {
-        if ("json".equals(identifier.namespace()[0])) {
-            return new ForSchemas(identifier.name());
-        }
-        return new ForRows();
-    }
-
-    /** The function that takes whole rows. */
-    static class ForRows implements UnboundFunction {
-        public String name() {
-            return "copy_row";
-        }
-
-        public String description() {
-            return "copy_row(struct): the row as PostgreSQL's binary COPY has it";
-        }
-
-        public BoundFunction bind(StructType arguments) {
-            return new CopyRow((StructType) arguments.fields()[0].dataType());
-        }
+        return new ForSchemas(identifier.name());
     }
 
     /** The function that is told by its name what to read. */

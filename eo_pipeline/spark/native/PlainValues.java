@@ -312,7 +312,7 @@ abstract class PlainValues {
         }
     }
 
-    /** Rows that are packed: no two are the same, and nobody asks for the least. */
+    /** Texts as bytes: no two are the same, and nobody asks for the least. */
     static class Bytes extends PlainValues {
         PrimitiveTypeName name() {
             return PrimitiveTypeName.BINARY;

@@ -218,13 +218,13 @@ class RangeStager implements PartitionReader {
 
     /** What is made of all of a row; null where a row is columns alone. */
     private Object whole() {
-        if (staging.document != null) {
-            if (document == null) {
-                document = new RowDocument(staging.rows, staging.document, staging.json);
-            }
-            return document.of(row);
+        if (staging.document == null) {
+            return null;
         }
-        return staging.copy == null ? null : staging.copy.invoke(new GenericInternalRow(row));
+        if (document == null) {
+            document = new RowDocument(staging.rows, staging.document, staging.json);
+        }
+        return document.of(row);
     }
 
     /** The bytes of a text, or of a number's digits. */

@@ -41,9 +41,6 @@ class Staging implements Serializable {
     final StructType written;
     final int[] places;
 
-    /** Makes one value of a row, a packed one; null: nothing does. */
-    final CopyRow copy;
-
     /** The columns that a row's JSON object is made of, by these options; null: there is no object. */
     final int[] document;
     final Map json;
@@ -62,7 +59,6 @@ class Staging implements Serializable {
         hashed = places(told(options, "hashed"));
         written = (StructType) DataType.fromJson(told(options, "written"));
         places = places(told(options, "places"));
-        copy = options.getBoolean(StagedRanges.PREFIX + "packs", false) ? new CopyRow(rows) : null;
         int[] fields = places(told(options, "document"));
         document = fields.length == 0 ? null : fields;
         json = json(options);
