@@ -54,20 +54,24 @@ MANNER = frozenset({"mode", "key", "format"})
 
 
 def refuse_rows_without_ledger(
-    pipeline: str, head: LedgerEntry | None, was_written: Callable[[], bool]
+    pipeline: str,
+    head: LedgerEntry | None,
+    was_written: Callable[[], bool],
+    entry: Callable[[int], LedgerEntry | None],
 ) -> None:
     """Return if a pipeline that stands before its first checkpoint has no rows in the table. Asked
-    only then.
+    only then. Rows of another run that was faster have their entry in the ledger by now.
 
     Raises:
         LedgerDamagedError: it has: the ledger was lost, and beginning anew would double them.
     """
     if head is not None and head.version > START_VERSION:
         return
-    if was_written():
+    following = START_VERSION + 1 if head else START_VERSION
+    if was_written() and entry(following) is None:
         stands = "ends at version 0" if head else "is empty"
         damage = f"is missing: the ledger {stands}, and the store holds rows of checkpoints"
-        raise LedgerDamagedError(pipeline, START_VERSION + 1 if head else START_VERSION, damage)
+        raise LedgerDamagedError(pipeline, following, damage)
 
 
 def refuse_another_table(head: LedgerEntry, now: Mapping[str, str] | None) -> None:
@@ -150,7 +154,7 @@ class IdentityChecks(Showing, Maintained, ABC):
             TableReplacedError: the table is another one.
             ConfigError: rows would go in otherwise than before.
         """
-        refuse_rows_without_ledger(self.pipeline, head, self.was_written)
+        refuse_rows_without_ledger(self.pipeline, head, self.was_written, self.entry)
         if head is not None:
             verify_head(head, self.entry(head.parent.version) if head.parent else None)
             self.check_identity(head)
@@ -173,8 +177,9 @@ class IdentityChecks(Showing, Maintained, ABC):
             LedgerDamagedError: it does: the newest entries were lost, and what they read would be
                 read once more.
         """
-        if self.has_later_rows(thorough=thorough):
-            following = head.version + 1 if head else START_VERSION
+        following = head.version + 1 if head else START_VERSION
+        # another run may have been faster: then its entry is there
+        if self.has_later_rows(thorough=thorough) and self.entry(following) is None:
             raise LedgerDamagedError(self.pipeline, following, LATER_ROWS)
 
     def identified(self, entry: LedgerEntry) -> LedgerEntry:

@@ -77,6 +77,13 @@ class ExactlyOnceContract(SinkContract):
         assert self.visible(sink) == self.rows_of(1)
         assert session.head() == session.entry(winner.version)
 
+    def test_rows_of_a_faster_run_are_no_damage(self, sink: Sink, session: SinkSession) -> None:
+        """Scenario: a run is frozen between its look at the ledger and that at the rows."""
+        start = self.start(session)
+        assert self.publish_apart(sink, child_of(start, self.rows), self.staged(1)) is COMMITTED
+        assert session.verified(start) == start
+        session.refuse_later_rows(start, thorough=True)
+
     def test_a_zombie_that_wakes_up_leaves_nothing(self, sink: Sink, session: SinkSession) -> None:
         """Scenario: a run sleeps with its rows sent; another one tries, and perhaps wins.
         Outcome: one of them is in the ledger, and the rows are that one's.

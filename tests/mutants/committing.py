@@ -275,7 +275,7 @@ MUTANTS = (
         "rows-without-ledger",
         "A table with rows of checkpoints and no ledger is refused.",
         "eo_pipeline/sinks/session.py",
-        "        refuse_rows_without_ledger(self.pipeline, head, self.was_written)\n",
+        "        refuse_rows_without_ledger(self.pipeline, head, self.was_written, self.entry)\n",
         "",
         (f"{_CONTRACT}::test_rows_without_a_ledger_are_not_doubled_by_beginning_anew",),
     ),
