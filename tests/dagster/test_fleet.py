@@ -194,7 +194,11 @@ def test_who_is_away_is_told_by_name_and_the_others_get_their_runs(ships: Ships)
 
     assert jobs(answer) == ["orders_job"]
     [told] = ships.said
-    for each in ("deaf: Kafka at", "lost: PostgreSQL does not", "wrong: sink.table: the database"):
+    for each in (
+        "deaf: Could not reach Kafka at",
+        "lost: PostgreSQL does not",
+        "wrong: sink.table: the database",
+    ):
         assert each in told
     assert {name: ships.follows(name) for name in ("orders", "deaf", "lost", "wrong")} == {
         "orders": True,
