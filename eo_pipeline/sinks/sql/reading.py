@@ -138,7 +138,7 @@ class SqlReading(SinkSession):
         commits meanwhile is in both or in neither. A table without an index on the checkpoint's
         number is not asked.
         """
-        # dead letters of several pipelines may be in one table, if it was named for them
+        # one that an earlier release filled may hold dead letters of several pipelines, unmarked
         ours = [self.table, *([] if self._sink.dead_letter_table else [self.dead_letters])]
         tables = [table for table in ours if table.finds_checkpoints(self.store.ask)]
         if not tables:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -28,8 +27,6 @@ from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import spark_home, submit_command, with_users_arguments
 from eo_pipeline.spark.server.manage import environment
 from eo_pipeline.storage.paths import fsync
-
-log = logging.getLogger(__name__)
 
 _WAIT_S = 600
 
