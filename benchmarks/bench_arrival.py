@@ -29,8 +29,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.bench_small import STATE, Servers, servers
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import free_port
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.dagster.projects import write_project
 
 #: Moments of one record on its way, in their order, and what each next one waited for.

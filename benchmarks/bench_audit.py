@@ -19,10 +19,11 @@ import psycopg
 
 from benchmarks.suite.topic import create, dealt_out, put
 from eo_pipeline import Pipeline
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
 
 STATE = Path(__file__).parents[1] / ".eo"
 RECORDS = 1_000_000

@@ -24,7 +24,7 @@ from pyspark.sql.types import DataType
 
 from benchmarks.suite.topic import create, dealt_out, put
 from eo_pipeline.batch.stage import Stager
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.kafka.admin import KafkaAdmin
@@ -33,6 +33,7 @@ from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.sinks.parquet import ParquetSink
 from eo_pipeline.spark import SparkProvider, SparkSettings
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.testing import first_entry
 

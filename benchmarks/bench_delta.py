@@ -23,10 +23,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry
 from eo_pipeline.sinks.delta import DeltaSink
 from eo_pipeline.sinks.session import CommitOutcome
+from eo_pipeline.spark.maven import Artefact, resolved
 from eo_pipeline.staging.attempt import StagingArea
 from eo_pipeline.staging.manifest import Manifest
 from eo_pipeline.staging.rows import StagedOutput, StagedTable

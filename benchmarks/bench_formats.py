@@ -32,11 +32,12 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from benchmarks.suite.topic import create, put
-from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.spark.connector import spark_connector_jars
 
 STATE = Path(__file__).parents[1] / ".eo"
 PARTITIONS = 8

@@ -37,8 +37,8 @@ from benchmarks.bench_small import (
     make_topics,
     servers,
 )
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.spark.class_archive import CACHE_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 
 #: Of ``prctl``: who loses its parent becomes this process's child.
 _SET_CHILD_SUBREAPER = 36

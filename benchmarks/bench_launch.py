@@ -31,7 +31,7 @@ from benchmarks.bench_small import (
     make_topics,
     servers,
 )
-from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.dagster.projects import write_project
 
 #: What a person types, without what is launched: ``{package}`` and ``{name}`` are filled in.

@@ -26,10 +26,10 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.sinks.mysql import MySqlSink
 from eo_pipeline.sinks.session import CommitOutcome
+from eo_pipeline.spark.maven import Artefact, resolved
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, to_files
 

@@ -29,8 +29,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.bench_small import STATE, Servers, servers
 from benchmarks.suite.topic import put
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.spark.connector import spark_connector_jars
 
 TOPIC = "overlap"
 HOST = "127.0.0.1"

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.suite.topic import put
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
 
 CHECKOUT = Path(__file__).parents[1]
 STATE = CHECKOUT / ".eo"

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from demo.screen import Screen
 from demo.state import PROJECT
-from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar
 from eo_pipeline.errors import SetupError
 from eo_pipeline.spark import JARS_VARIABLE, SparkSettings
 from eo_pipeline.spark.class_archive import NoArchiveError, fits
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.java import Java, find_java
 from eo_pipeline.spark.launch import submit_arguments
 from eo_pipeline.spark.server.archive_maker import archive_for, make_archive

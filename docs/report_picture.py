@@ -22,10 +22,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

@@ -16,12 +16,12 @@ from eo_pipeline.embedded.jars import (
     kafka_broker_jars,
     registry_jar,
     spark_azure_jars,
-    spark_connector_jars,
     spark_gcs_jars,
     spark_msk_jars,
     spark_s3_jars,
 )
 from eo_pipeline.errors import SetupError
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.shared import STATE
 from tests.support.hdfs import hdfs_jars
 from tests.support.rest_catalog import rest_catalog_jars

@@ -14,12 +14,13 @@ from typing import Self
 from benchmarks.suite.program import Program
 from benchmarks.suite.target import Store, Target
 from benchmarks.suite.topic import delete_all
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.class_archive import CACHE_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".eo"

@@ -63,6 +63,7 @@ _MODULES = {
     "init": "init",
     "json-schema": "inspect",
     "spark": "spark",
+    "demo": "demo",
 }
 
 

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -43,14 +43,12 @@ from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
 from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH
+from eo_pipeline.spark.connector import is_left_to_spark, must_download
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.staging.attempt import StagingArea
 
 _PROJECT = "eo-pipeline"
 _FREE_BYTES_MIN = 1024**3
-
-#: Folders of the jars that Spark resolved, newest layout first.
-_IVY_FOLDERS = (".ivy2.5.2/jars", ".ivy2/jars")
 
 
 class State(StrEnum):
@@ -143,9 +141,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def connector(where: str = "local") -> Check:
-    """Check the connector's jar and whether it was tested with this Spark, which runs at
-    ``where``.
+def connector(where: str, config: Mapping[str, str]) -> Check:
+    """Check the connector's jar and whether it was tested with this Spark, which runs at ``where``
+    with ``config``.
     """
     pinned = CONNECTOR.rpartition(":")[2]
     folder = os.environ.get(JARS_VARIABLE)
@@ -159,14 +157,11 @@ def connector(where: str = "local") -> Check:
     untested = _tested(pinned)
     if untested:
         return untested
-    jars = (Path.home() / f / _jar() for f in _IVY_FOLDERS)
-    if any(jar.is_file() for jar in jars):
-        return ok("spark", f"{where}, connector {pinned} was downloaded before")
-    return warn(
-        "spark",
-        f"{where}; Spark downloads the connector {pinned} when it first starts",
-        f"If it cannot: put the jars into a folder and name it in {JARS_VARIABLE}.",
-    )
+    if is_left_to_spark(config):
+        return ok("spark", f"{where}; Spark resolves the connector {pinned} when it starts")
+    if must_download(config):
+        return ok("spark", f"{where}; the first run downloads the connector {pinned} (13 MB)")
+    return ok("spark", f"{where}, connector {pinned} was downloaded before")
 
 
 def _tested(connector: str) -> Check | None:
@@ -181,11 +176,6 @@ def _tested(connector: str) -> Check | None:
         f"If a run fails: tested are the connector {pinned} and pyspark "
         f"{' or '.join(TESTED_WITH)}.",
     )
-
-
-def _jar() -> str:
-    organisation, name, version = CONNECTOR.split(":")
-    return f"{organisation}_{name}-{version}.jar"
 
 
 def staging(pipeline: Pipeline) -> Check:
@@ -397,15 +387,15 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
         replaced = isinstance(error, TableReplacedError)
         remedy = "See above." if replaced else "Start the store, or correct the fields of `sink`."
         reason = "the sink does not respond"
-        rest = (skipped(name, reason) for name in ("write", "ledger", "witnesses", "promises"))
+        rest = (skipped(name, reason) for name in ("write", "ledger", "receipts", "manifests"))
         return [fail("sink", str(error), remedy), *rest]
     location = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
     return [
         ok("sink", f"{location}; {pipeline.sink.guarantee.value}"),
         examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
         examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
-        examined("witnesses", lambda: _witnesses(pipeline), "See docs/exactly-once.md."),
-        examined("promises", lambda: _promises(pipeline), "See docs/exactly-once.md."),
+        examined("receipts", lambda: _receipts(pipeline), "See docs/exactly-once.md."),
+        examined("manifests", lambda: _manifests(pipeline), "See docs/exactly-once.md."),
     ]
 
 
@@ -480,23 +470,23 @@ def _slowest(newest: list[LedgerEntry]) -> str:
     return f"; the slowest took {duration(max(took))}" if took else ""
 
 
-def _witnesses(pipeline: Pipeline) -> Check:
+def _receipts(pipeline: Pipeline) -> Check:
     try:
         plan = pipeline.plan_adopt()
     except NothingToDoError:
-        return ok("witnesses", "the ledger contains every commit recorded on this machine")
+        return ok("receipts", "the ledger contains every commit recorded on this machine")
     named = ", ".join(map(str, plan.lost_versions))
     remedy = "Restore the newer state of the sink, or continue from this one: `eo adopt`."
-    return fail("witnesses", f"committed before and not in the ledger: {named}", remedy)
+    return fail("receipts", f"committed before and not in the ledger: {named}", remedy)
 
 
-def _promises(pipeline: Pipeline) -> Check:
+def _manifests(pipeline: Pipeline) -> Check:
     try:
         plan = pipeline.plan_set_aside()
     except NothingToDoError:
-        return ok("promises", "all staged but uncommitted batches are readable")
+        return ok("manifests", "all staged but uncommitted batches are readable")
     message = "; ".join(map(str, plan.damages))
-    return fail("promises", message, "Restore the file, or discard it: `eo set-aside`.")
+    return fail("manifests", message, "Restore the file, or discard it: `eo set-aside`.")
 
 
 def losses(pipeline: Pipeline) -> Check:

@@ -16,10 +16,12 @@ from eo_pipeline.errors import SetupError
 from eo_pipeline.kafka.source import KafkaSource, logs_in_by_iam
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.spark import AVRO, CONNECTOR, JARS_VARIABLE, SparkSettings
-from eo_pipeline.spark.class_archive import NoArchiveError, fits
+from eo_pipeline.spark.class_archive import NoArchiveError, exists_for_another, fits
+from eo_pipeline.spark.connector import must_download
 from eo_pipeline.spark.errors import MSK_LOGIN
 from eo_pipeline.spark.launch import is_local, submit_arguments
 from eo_pipeline.spark.server.archive_maker import archive_for
+from eo_pipeline.spark.server.record import find_server
 from eo_pipeline.storage.paths import Place, RemotePath
 
 if TYPE_CHECKING:
@@ -58,11 +60,12 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     """
     settings = pipeline.spark
     if not settings.server:
-        connector_check = connector(
-            "local" if is_local(settings.master) else f"driver of {settings.master}"
-        )
+        where = "local" if is_local(settings.master) else f"driver of {settings.master}"
+        connector_check = connector(where, settings.config)
         yield connector_check
-        yield examined("spark archive", lambda: _archive(settings), "Correct `spark`.")
+        if not must_download(settings.config):  # a comparison needs the settings of a start
+            yield examined("warm spark", lambda: _warm(settings), "Correct `spark`.")
+            yield examined("spark archive", lambda: _archive(settings), "Correct `spark`.")
         bucket = _bucket(pipeline)
         jar = None if bucket is None else _jar_of(bucket)
         if jar in _STORE_JARS and connector_check.state is not State.FAIL:
@@ -86,19 +89,30 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
     yield _workers(sessions[0], pipeline.source)
 
 
+def _warm(settings: SparkSettings) -> Check:
+    """Check whether runs started from here would use a warm Spark."""
+    server, why_not = find_server(settings.master, settings.launch())
+    if why_not:
+        return warn("warm spark", "runs would start a Spark", why_not)
+    if server is None or not settings.warm:
+        return ok("warm spark", "none; each run starts a Spark, unless `eo spark start` has one up")
+    return ok("warm spark", f"{server}; runs use it")
+
+
 def _archive(settings: SparkSettings) -> Check:
     """Check that the Spark of a run would have an archive of its classes."""
     try:
         archive = archive_for(submit_arguments(settings.master, settings.launch()))
     except NoArchiveError as error:
-        message = f"Spark starts without one, more slowly: {error}"
-        return warn("spark archive", message, error.remedy)
+        return ok("spark archive", f"none is possible: {error}. {error.remedy}")
     except SetupError as error:
         return skipped("spark archive", str(error))
     if fits(archive):
         return ok("spark archive", f"{archive}, {size(archive.stat().st_size)}")
-    message = "none matches this JVM and these jars, so Spark starts more slowly"
-    return warn("spark archive", message, "Create one with `eo spark archive`.")
+    if exists_for_another():
+        message = "none matches this JVM and these jars, so Spark starts more slowly"
+        return warn("spark archive", message, "Create one with `eo spark archive`.")
+    return ok("spark archive", "none; with one, by `eo spark archive`, Spark starts faster")
 
 
 def _bucket(pipeline: Pipeline) -> RemotePath | None:

@@ -97,8 +97,9 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
     yield examined("staging", lambda: staging(pipeline), "Start the store, or correct `staging`.")
     sink = sink_checks(pipeline)
     yield from sink
-    if any(check.state is State.FAIL for check in (kafka[0], kafka[1], sink[0])):
-        yield skipped("next", "Kafka or the sink did not respond")
+    failed = [c.name for c in (kafka[0], kafka[1], sink[0]) if c.state is State.FAIL]
+    if failed:
+        yield skipped("next", f"needs {' and '.join(failed)}, see above")
     else:
         yield examined("next", lambda: losses(pipeline), "See above.")
 
@@ -133,12 +134,12 @@ def _shown(output: Output, checks: Iterator[Check]) -> Iterator[Check]:
     for check in checks:
         output.styled(_line(check))
         if check.remedy and check.state is not State.OK:
-            output.say(f"{'':<23}-> {check.remedy}")
+            output.say(f"{'':<24}-> {check.remedy}")
         yield check
 
 
 def _line(check: Check) -> Text:
-    message = check.message.replace("\n", "\n" + " " * 23)
+    message = check.message.replace("\n", "\n" + " " * 24)
     return Text.assemble(
-        (f"{check.state.value:<9}", _STYLES[check.state]), f"{check.name:<14}{message}"
+        (f"{check.state.value:<9}", _STYLES[check.state]), f"{check.name:<15}{message}"
     )

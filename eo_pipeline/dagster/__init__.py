@@ -4,6 +4,8 @@ Dagster's event log mirrors the ledger in the sink. It is never read to decide w
 a lost Dagster instance loses nothing.
 """
 
+import warnings
+
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.dagster.definitions import load_pipelines, pipeline_definitions
 from eo_pipeline.dagster.naming import Automation, Fleet, Freshness
@@ -16,3 +18,6 @@ __all__ = [
     "load_pipelines",
     "pipeline_definitions",
 ]
+
+# of dagster-spark, which dagster-pyspark brings along: every command of `dg` would print it
+warnings.filterwarnings("ignore", message="Class `SparkDeclarativePipelineScaffolder`")

@@ -16,6 +16,7 @@ from eo_pipeline.dagster.metadata import (
 from eo_pipeline.dagster.mirror import checkpoint_partitions
 from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.dagster.runs import EventReporter, HoldingEventReporter, retried
+from eo_pipeline.dagster.topics import keeping_results
 from eo_pipeline.ledger.entry import Operation
 from eo_pipeline.sinks.tables import TablesSink
 
@@ -69,7 +70,7 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 def _of_tables(declared: DagsterPipeline) -> str:
     if not declared.members:
-        return f"Exactly-once table of {_topics(declared)}."
+        return f"Holds each record of {_topics(declared)} exactly once."
     named = ", ".join(declared.members)
     return f"Tables {named} of {_topics(declared)}: each checkpoint fills all in one transaction."
 
@@ -125,7 +126,11 @@ def _run(
 ) -> Iterator[dg.MaterializeResult[None]]:
     run_id = context.run.run_id
     context.instance.add_run_tags(run_id, declared.run_tags)
-    with HoldingEventReporter(declared, context) as reports, retried(context, declared):
+    with (
+        keeping_results(context),
+        HoldingEventReporter(declared, context) as reports,
+        retried(context, declared),
+    ):
         reports.catch_up()
         report = declared.pipeline.run(
             run_id=run_id,

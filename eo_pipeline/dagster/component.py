@@ -21,11 +21,12 @@ from pydantic_core import CoreSchema
 
 from eo_pipeline.config.documents import documents_in, left_behind, with_absolute_paths
 from eo_pipeline.config.settings import Problem, did_you_mean, problems
-from eo_pipeline.dagster.definitions import as_fleet_member, without_topics
+from eo_pipeline.dagster.definitions import as_fleet_member, name_in_use, without_topics
 from eo_pipeline.dagster.naming import AssetKind, Automation, DagsterPipeline
 from eo_pipeline.dagster.yaml_values import (
     Placeholders,
     located_messages,
+    place_of,
     report_problems,
     resolve_texts,
     unset_variables,
@@ -252,6 +253,9 @@ class KafkaPipelineComponent(Automation, dg.Component):
     #: Base folder of relative paths.
     _folder: Path | None = PrivateAttr(None)
 
+    #: File and line of the name.
+    _at: str | None = PrivateAttr(None)
+
     def get_asset_spec(self, spec: dg.AssetSpec, asset: AssetKind) -> dg.AssetSpec:
         """Return the translated spec of an asset; a subclass may override this in Python.
 
@@ -298,6 +302,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             return _Broken()
         if component is not None:
             component._document, component._folder = written, folder
+            component._at = place_of(context, "name")
         return component
 
     def pipeline_config(self) -> dict[str, Any]:
@@ -311,7 +316,11 @@ class KafkaPipelineComponent(Automation, dg.Component):
         pipeline = Pipeline.from_config(self.pipeline_config())
         automation = Automation(**self.model_dump(include=set(Automation.model_fields)))
         declared = DagsterPipeline(pipeline, automation, self.get_asset_spec, self._document)
-        return without_topics(as_fleet_member(declared))
+        built = without_topics(as_fleet_member(declared))
+        if self._at and (clash := name_in_use(self.name, built, self._at)):
+            report_problems([f"  {self._at} - attributes.name: {clash}"])
+            return dg.Definitions()
+        return built
 
 
 class _Broken(dg.Component):

@@ -44,11 +44,12 @@ from eo_pipeline.pipeline import Pipeline
 def gathering(fleet: Fleet | None) -> Iterator[list[DagsterPipeline]]:
     """Make the pipelines defined within members of ``fleet``, and list them."""
     members: list[DagsterPipeline] = []
-    token = _GATHERED.set((fleet, members) if fleet else None)
+    token, names = _GATHERED.set((fleet, members) if fleet else None), _NAMES.set({})
     try:
         yield members
     finally:
         _GATHERED.reset(token)
+        _NAMES.reset(names)
 
 
 def as_fleet_member(declared: DagsterPipeline) -> DagsterPipeline:
@@ -106,6 +107,37 @@ def without_topics(declared: DagsterPipeline) -> dg.Definitions:
         sensors=[] if declared.fleet else build_sensors(declared),
         resources={declared.spark: spark_definition(declared.pipeline.spark)},
     )
+
+
+#: Names that the pipelines of a project give, while it is loaded: by kind and name, the document.
+_NAMES: ContextVar[dict[tuple[str, str], str] | None] = ContextVar("names", default=None)
+
+
+def name_in_use(pipeline: str, built: dg.Definitions, document: str) -> str | None:
+    """Note the names that the ``pipeline`` of ``document`` gives. Return what is wrong if another
+    document's gives one of them: Dagster would refuse the whole project, and name neither.
+    """
+    names = _NAMES.get()
+    if names is None:
+        return None
+    for kind, name in (("pipeline", pipeline), *_names(built)):
+        other = names.setdefault((kind, name), document)
+        if other != document:
+            return f"the {kind} {name!r} is also of the pipeline in {other}; rename one of the two"
+    return None
+
+
+def _names(built: dg.Definitions) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of what must be unique in a code location."""
+    for assets in built.assets or ():
+        if isinstance(assets, dg.AssetsDefinition):
+            yield from (("asset", key.to_user_string()) for key in assets.keys)
+            yield "step", assets.node_def.name
+    yield from (("step", checks.node_def.name) for checks in built.asset_checks or ())
+    yield from (("job", job.name) for job in built.jobs or ())
+    yield from (("sensor", sensor.name) for sensor in built.sensors or ())
+    yield from (("schedule", schedule.name) for schedule in built.schedules or ())
+    yield from (("resource", name) for name in built.resources or ())
 
 
 def load_pipelines(folder: Path, *, fleet: Fleet | None = None) -> dg.Definitions:

@@ -359,5 +359,5 @@ def topic_spec(key: dg.AssetKey) -> dg.AssetSpec:
     because Dagster requires equal specs from all pipelines that read the topic.
     """
     return dg.AssetSpec(
-        key, description=f"Kafka: {key.path[-1]}", group_name=TOPIC_GROUP, kinds={"kafka"}
+        key, description=f"Kafka topic {key.path[-1]!r}.", group_name=TOPIC_GROUP, kinds={"kafka"}
     )

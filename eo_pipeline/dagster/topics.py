@@ -8,7 +8,8 @@ import json
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -65,6 +66,59 @@ def evaluated(
         description=result.description,
         metadata=result.metadata,
         target_materialization_data=_target(of) if of else None,
+    )
+
+
+#: Results of a check that are looked through for its last one.
+_RECENT = 20
+
+
+@contextmanager
+def keeping_results(context: dg.AssetExecutionContext) -> Iterator[None]:
+    """If the step fails or is ended, report again the last result of each check that its run will
+    not come to: Dagster shows a planned check without a result as failed.
+    """
+    with ExitStack() as unless_done:
+        unless_done.callback(_report_last_results, context)
+        try:
+            yield
+        except dg.RetryRequested:
+            unless_done.pop_all()
+            raise
+        unless_done.pop_all()
+
+
+def _report_last_results(context: dg.AssetExecutionContext) -> None:
+    planned = context.instance.all_logs(
+        context.run.run_id, of_type={DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED}
+    )
+    for event in planned:
+        assert event.dagster_event is not None
+        data = event.dagster_event.asset_check_planned_data
+        key = dg.AssetCheckKey(data.asset_key, data.check_name)
+        context.instance.report_runless_asset_event(
+            _last_result(context.instance, key) or _no_result(key)
+        )
+
+
+def _last_result(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey
+) -> dg.AssetCheckEvaluation | None:
+    storage = instance.event_log_storage
+    for record in storage.get_asset_check_execution_history(key, limit=_RECENT):
+        event = record.event.dagster_event if record.event else None
+        if event and event.event_type is DagsterEventType.ASSET_CHECK_EVALUATION:
+            return event.asset_check_evaluation_data
+    return None
+
+
+def _no_result(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=key.asset_key,
+        check_name=key.name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="Not evaluated yet: the run failed before it.",
     )
 
 

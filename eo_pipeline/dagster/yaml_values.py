@@ -108,6 +108,14 @@ def _placed(context: dg.ResolutionContext, problem: Problem) -> tuple[int, str]:
     return position.start.line, f"  {position.filename}:{position.start.line} - {located}"
 
 
+def place_of(context: dg.ResolutionContext, name: str) -> str | None:
+    """Return file and line of the document's field ``name``; None if it came from no file."""
+    if context.source_position_tree is None:
+        return None
+    position, _ = context.source_position_tree.lookup_closest_and_path((*context.path, name), None)
+    return f"{position.filename}:{position.start.line}"
+
+
 @contextmanager
 def collecting_problems() -> Iterator[None]:
     """Collect the problems of all documents loaded within, and raise them together at the end."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.spark.class_archive import with_archive
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import (
     CLIENT_VARIABLES,

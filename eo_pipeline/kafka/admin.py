@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from eo_pipeline.kafka.source import (
     librdkafka_settings,
 )
 from eo_pipeline.ledger.offsets import Offsets, TopicPartition
+from eo_pipeline.progress import Phase, phase
 
 
 def explicit(
@@ -162,19 +164,24 @@ class KafkaAdmin:
         time is gone, as if the look had come later.
         """
         deadline = time.monotonic() + self._source.request_timeout
-        while (cluster := self._look()) is None:
-            if time.monotonic() > deadline:
-                raise SourceUnavailableError(
-                    f"The topics of {self._source.bootstrap_servers} changed at every look for "
-                    f"{self._source.request_timeout:g} s. Nothing was read. Run again when their "
-                    "partitions have leaders and nobody creates or deletes them."
-                )
-            time.sleep(_LOOK_AGAIN_S)
+        with self._asking():
+            while (cluster := self._look()) is None:
+                if time.monotonic() > deadline:
+                    raise SourceUnavailableError(
+                        f"The topics of {self._source.bootstrap_servers} changed at every look for "
+                        f"{self._source.request_timeout:g} s. Nothing was read. Run again when "
+                        "their partitions have leaders and nobody creates or deletes them."
+                    )
+                time.sleep(_LOOK_AGAIN_S)
         return cluster
 
     def topic_ids(self) -> dict[str, str]:
         """The UUIDs of the subscribed topics that exist now; one round trip."""
-        return _topic_ids(self._describe(self._subscribed()))
+        with self._asking():
+            return _topic_ids(self._describe(self._subscribed()))
+
+    def _asking(self) -> AbstractContextManager[Phase]:
+        return phase(f"asking Kafka at {self._source.bootstrap_servers}", usually_short=True)
 
     def _look(self) -> Cluster | None:
         """None if what was asked first does not fit what was asked last."""

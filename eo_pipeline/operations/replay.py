@@ -62,7 +62,7 @@ class ReplayPlan(RereadingPlan):
         head = self.head
         done: list[LedgerEntry] = []
         for checkpoint in self.checkpoints:
-            cluster = context.cluster()
+            cluster = context.admin.cluster()
             context.say(
                 f"replaying checkpoint {checkpoint.version}, "
                 f"{len(done) + 1} of {len(self.checkpoints)}"

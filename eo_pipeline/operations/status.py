@@ -136,7 +136,7 @@ def read_status(open_context: OpenContext) -> Status:
 def _status(context: RunContext, head: LedgerEntry | None) -> Status:
     gone = context.session.rolled_back(head)
     blocked = [*([gone] if gone else []), *damaged_promises(context.recovery, head)]
-    cluster = validated(context.cluster(), head, context.admin.logs)
+    cluster = validated(context.admin.cluster(), head, context.admin.logs)
     kafka_losses = losses_of(head, cluster, context.source) if head else {}
     losses = tuple(loss for _, loss in kafka_losses.values())
     transactions = open_transactions(cluster, context.admin.logs)

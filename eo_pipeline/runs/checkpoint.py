@@ -304,11 +304,6 @@ class RunContext:
             as_staged=session.as_staged if stager.sink.marks_files else None,
         )
 
-    def cluster(self) -> Cluster:
-        """Ask Kafka for partitions, topic ids and offsets."""
-        with self.phase(f"asking Kafka at {self.source.bootstrap_servers}", short=True):
-            return self.admin.cluster()
-
     def say(self, text: str) -> None:
         """Log a progress message of the pipeline."""
         say(f"{self.pipeline}: {text}")

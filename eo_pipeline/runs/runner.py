@@ -214,7 +214,7 @@ class Runner:
         head = recover(context)
         if gone := context.session.rolled_back(head):
             raise gone
-        cluster = context.cluster()
+        cluster = context.admin.cluster()
         ends = cluster.ends()
         self._refuse_own_topics(cluster)
         check_missing_topics(context, head, cluster)
@@ -255,7 +255,7 @@ class Runner:
                 ahead.begin(parent, partial(self._guess, parent, cluster, ends))
             head = commit(context, prepared)
             context.recovery.delete_decided_attempts(head)
-            cluster = context.cluster()
+            cluster = context.admin.cluster()
         return head, cluster
 
     def _guess(

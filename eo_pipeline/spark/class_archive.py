@@ -2,8 +2,8 @@
 
 It saves a third of a cold Spark's start-up time. ``eo spark archive`` creates it once, with a JVM
 that writes its loaded classes at exit. An archive fits one Java, one class path and one set of
-flags. The file name is their hash, so another jar or Java finds no archive and starts without one,
-with a log message. The JVM checks the rest itself, and ignores an unfit archive silently.
+flags. The file name is their hash, so another jar or Java finds no archive and starts without one.
+The JVM checks the rest itself, and ignores an unfit archive silently.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def folder() -> Path:
 
 
 def with_archive(command: Sequence[str]) -> list[str]:
-    """Return ``command``, which starts a JVM, with its archive. If none fits and one is possible,
-    log that once.
+    """Return ``command``, which starts a JVM, with its archive. If this user's archives do not fit
+    (any more), log that once.
     """
     try:
         archive = archive_of(command)
@@ -89,12 +89,17 @@ def with_archive(command: Sequence[str]) -> list[str]:
 
 
 def _log_once(archive: Path) -> None:
-    if archive not in _lacking:
+    if archive not in _lacking and exists_for_another():
         _lacking.add(archive)
         log.info(
             "Spark starts more slowly: no class archive fits this Java and these jars. "
             "`eo spark archive` makes one."
         )
+
+
+def exists_for_another() -> bool:
+    """Return whether this user has archives, for other jars, another Java, or of before."""
+    return any(folder().glob(f"*{_SUFFIX}"))
 
 
 def recording(command: Sequence[str], archive: Path) -> list[str]:

@@ -90,7 +90,9 @@ _NO_PROTOBUF = re.compile(r"No module named '(ptars|google|google\.protobuf|pyar
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 #: Python workers that could not be started, or have another Python release.
-_NO_PYTHON = re.compile(r"Cannot run program \"([^\"]*)\"|PYTHON_VERSION_MISMATCH[^\n]*")
+_NO_PYTHON = re.compile(
+    r"Cannot run program \"([^\"]*python[^\"]*)\"|PYTHON_VERSION_MISMATCH[^\n]*"
+)
 
 #: A file that an executor does not find, because only this machine has it.
 _NOT_SHARED = re.compile(r"File file:(\S+) does not exist")

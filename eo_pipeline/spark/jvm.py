@@ -121,7 +121,8 @@ def submit_command(java: Java, home: Path, arguments: Sequence[str]) -> list[str
     words = answer.stdout.partition("\0\n")[2].split("\0")[:-1]
     if answer.returncode != 0 or _USAGE in words:
         raise SetupError(f"Spark cannot be started with these settings: {answer.stderr.strip()}")
-    return [word for word in words if not _adds_missing_module(word, java)]
+    # the JVM would warn of it, and map no archive of its modules
+    return [word for word in words if word != f"--add-modules={_OPTIONAL_MODULE}"]
 
 
 def needs_scripts(home: Path, java: Java) -> bool:
@@ -140,10 +141,6 @@ def needs_scripts(home: Path, java: Java) -> bool:
             f"{_OPTIONAL_MODULE}, and {java} lacks it: set JAVA_HOME to a JDK."
         )
     return True
-
-
-def _adds_missing_module(word: str, java: Java) -> bool:
-    return word == f"--add-modules={_OPTIONAL_MODULE}" and _OPTIONAL_MODULE not in _modules(java)
 
 
 def _modules(java: Java) -> str:

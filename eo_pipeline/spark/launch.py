@@ -12,6 +12,13 @@ from weakref import WeakKeyDictionary
 
 from eo_pipeline.errors import SetupError
 from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.connector import (
+    AVRO,
+    CONNECTOR,
+    JARS_VARIABLE,
+    downloaded_connector,
+    is_left_to_spark,
+)
 from eo_pipeline.spark.jvm import KAFKA_SETTINGS
 from eo_pipeline.spark.native_jar import CATALOG_CLASS, CATALOG_SETTING, compiled_jar
 
@@ -183,19 +190,6 @@ def parquet_options(spark: SparkSession) -> Mapping[str, str]:
     return _parquet[spark]
 
 
-#: A connector newer than Spark does not load; this one loads in all of TESTED_WITH.
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-
-#: Spark's Avro functions, of the connector's release.
-AVRO = "org.apache.spark:spark-avro_2.13:4.0.0"
-
-#: Versions of pyspark with which the whole suite tested CONNECTOR. pyproject.toml allows their
-#: patch releases, nothing newer.
-TESTED_WITH = ("4.0.0",)
-
-#: Variable with a folder of the connector's jars; saves a request to a repository at each start.
-JARS_VARIABLE = "EO_SPARK_JARS"
-
 NAME = "eo-pipeline"
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -209,13 +203,16 @@ _CORES = "spark.cores.max"
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # failures are raised as our own errors; Spark's log would only bury them
-    "spark.log.level": "ERROR",
     **KAFKA_SETTINGS,
     **STAGING_SETTINGS,
-    # the throughput collector: 5.2 s -> 3.2 s session start and a third off a cold bulk run
-    JAVA_OPTIONS: "-XX:+UseParallelGC",
 }
+
+#: The throughput collector: 5.2 s -> 3.2 s session start and a third off a cold bulk run.
+_COLLECTOR = "-XX:+UseParallelGC"
+
+#: Failures are raised as our own errors, and Spark's log would only bury them. By this file, not by
+#: ``spark.log.level``: that is read after a dozen lines of Spark's start.
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 #: A driver without executors elsewhere needs no other address.
 _ON_THIS_MACHINE_ONLY = {
@@ -228,9 +225,13 @@ def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) 
     """Return all start-up settings of a Spark but its master; ``config`` wins.
 
     Raises:
-        SetupError: EO_SPARK_JARS names a folder without jars.
+        SetupError: EO_SPARK_JARS names a folder without jars, or the connector could not be
+            downloaded.
     """
-    settings = _DEFAULTS | {"spark.driver.memory": driver_memory} | _connector(master)
+    settings = _DEFAULTS | _logging() | {"spark.driver.memory": driver_memory}
+    settings |= _connector(master, config)
+    if JAVA_OPTIONS in config:
+        settings["spark.log.level"] = "ERROR"
     if is_local(master):
         settings |= _ON_THIS_MACHINE_ONLY
     elif _CORES in config:
@@ -258,10 +259,19 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def _connector(master: str) -> dict[str, str]:
+def _logging() -> dict[str, str]:
+    """Return the JVM's options; with :data:`_LOGGING`, unless Spark has a configuration."""
+    if any(os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR")):
+        return {JAVA_OPTIONS: _COLLECTOR, "spark.log.level": "ERROR"}
+    return {JAVA_OPTIONS: f"{_COLLECTOR} {_LOGGING}"}
+
+
+def _connector(master: str, config: Mapping[str, str]) -> dict[str, str]:
     folder = os.environ.get(JARS_VARIABLE)
     if not folder:
-        return {"spark.jars.packages": f"{CONNECTOR},{AVRO}", **jars_settings(master, ())}
+        if is_left_to_spark(config):
+            return {"spark.jars.packages": f"{CONNECTOR},{AVRO}", **jars_settings(master, ())}
+        return jars_settings(master, downloaded_connector())
     jars = sorted(Path(folder).glob("*.jar"))
     if not jars:
         raise SetupError(f"{JARS_VARIABLE} names a folder without jars; run `make setup`.")

@@ -118,7 +118,8 @@ class SparkSettings(Settings):
     def _session(self, *, of_ours: bool) -> SparkSession:
         self._refuse_staging_settings()
         # pyspark logs every query error it is about to raise, stack and all
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._name_python()
         if self.server and self.server.startswith("sc://"):
             # imported here: takes a quarter of a second

@@ -14,9 +14,9 @@ import pytest
 
 from eo_pipeline import Pipeline
 from eo_pipeline.batch.counting import SourceCounter
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.jvm import CLIENT_VARIABLES
 from tests.support.engine import Bench
 from tests.support.servers import STATE

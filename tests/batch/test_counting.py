@@ -25,10 +25,10 @@ from eo_pipeline.batch.counting import (
     are_whole,
     refuse_other_rows,
 )
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.jvm import CLIENT_VARIABLES
 from eo_pipeline.staging.rows import StagedFile, StagedTable
 from tests.runs.transforms import ROWS_OF_TWENTY

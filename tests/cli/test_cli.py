@@ -181,8 +181,8 @@ def test_a_ledger_that_went_backwards_is_diagnosed_and_adopted(eo: Shell) -> Non
 
     assert eo("run").code == 1
     sick = {c["name"]: c for c in eo("doctor", "--json").json()["pipelines"]["events"]}
-    assert sick["witnesses"]["state"] == "fail"
-    assert "eo adopt" in sick["witnesses"]["remedy"]
+    assert sick["receipts"]["state"] == "fail"
+    assert "eo adopt" in sick["receipts"]["remedy"]
     planned = {"pipeline": "events", "operation": "adopt", "head": 1, "lost": [2]}
     assert eo("adopt", "--dry-run", "--json").json() == planned
     assert eo("adopt", "--reason", "backup of Monday", "--yes").code == 0
@@ -212,7 +212,7 @@ def test_a_promise_that_was_cut_is_told_by_every_look_and_set_aside(eo: Shell) -
     assert str(manifest) in eo("status", "--json").json()[0]["blocked"][0]
     assert str(manifest) in eo("plan", "--json").json()["blocked"][0]
     sick = {c["name"]: c for c in eo("doctor", "--json").json()["pipelines"]["events"]}
-    assert sick["promises"]["state"] == "fail"
+    assert sick["manifests"]["state"] == "fail"
     assert eo("set-aside", "--dry-run", "--json").json()["manifests"] == [str(manifest)]
     assert eo("set-aside", "--yes").code == 0
     assert eo("run").code == 0

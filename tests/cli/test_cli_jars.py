@@ -8,8 +8,8 @@ import pytest
 
 from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.support.engine import Bench
 from tests.support.servers import STATE
 

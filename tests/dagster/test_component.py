@@ -197,6 +197,31 @@ def test_all_that_is_wrong_in_all_documents_is_told_at_once(mine: Path) -> None:
     assert SECRET not in told
 
 
+@pytest.mark.parametrize(
+    ("names", "shared"),
+    [
+        (("a-b", "a_b"), "the step 'eo_a_b'"),
+        (("p", "p_offsets"), "the asset 'p_offsets'"),
+        (("p", "p"), "the pipeline 'p'"),
+    ],
+)
+def test_pipelines_whose_names_meet_are_told_of_with_both_documents(
+    mine: Path, names: tuple[str, str], shared: str
+) -> None:
+    """Found before: Dagster's own error, "Duplicate asset key", for the whole location."""
+    minimal = MINIMAL % SECRET
+    documents = [minimal.replace("name: orders", f"name: {name}") for name in names]
+    package = write_project(mine, *documents, MINIMAL % SECRET)
+    with pytest.raises(dg.DagsterInvalidDefinitionError) as caught:
+        load_pipelines(package)
+    file = package / "defs" / "orders" / "defs.yaml"
+    [told] = str(caught.value).splitlines()[1:]
+    assert told.strip() == (
+        f"{file}:17 - attributes.name: {shared} is also of the pipeline in {file}:4; "
+        "rename one of the two"
+    )
+
+
 def test_a_variable_that_is_not_set_is_named_and_nothing_that_follows_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

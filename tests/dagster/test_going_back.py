@@ -261,6 +261,42 @@ def test_an_audit_that_could_not_look_shows_as_one_that_failed_to_look(
     assert record.run_id == failed.run_id, "the run that failed, for who wants to know why"
 
 
+def test_an_audit_behind_a_step_that_failed_shows_its_last_result(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance, bench: Bench
+) -> None:
+    """Scenario: Materialize in the UI, which plans the checks too, while Kafka is away."""
+
+    def shown() -> tuple[bool, dg.AssetCheckSeverity, str | None]:
+        [record] = instance.event_log_storage.get_asset_check_execution_history(
+            audit_key(declared), limit=1
+        )
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        result = record.event.dagster_event.asset_check_evaluation_data
+        return result.passed, result.severity, result.description
+
+    source = {**bench.config["source"], "bootstrap_servers": "127.0.0.1:9", "request_timeout": 1}
+    away = DagsterPipeline(bench.pipeline(source=source), Automation(retries=0))
+    button = without_topics(away).resolve_implicit_global_asset_job_def()
+
+    def press() -> None:
+        keys = [declared.table, declared.offsets]
+        pressed = button.execute_in_process(
+            instance=instance, asset_selection=keys, raise_on_error=False
+        )
+        assert not pressed.success
+
+    press()
+    passed, severity, said = shown()
+    assert (passed, severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert said == "Not evaluated yet: the run failed before it."
+    assert check(declared, instance).success
+    audited = shown()
+    assert audited[0]
+    press()
+    assert shown() == audited
+
+
 def test_a_dry_run_waits_for_nobody_and_what_changes_something_waits_in_the_pool(
     declared: DagsterPipeline,
 ) -> None:

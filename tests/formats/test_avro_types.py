@@ -18,12 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eo_pipeline.batch.decode import Decoded, decode
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, SetupError
 from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.spark import SparkSettings, job_error
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.batch.frames import kafka_frame
 from tests.support.registry import record, serialized
 from tests.support.servers import STATE

@@ -16,6 +16,7 @@ from eo_pipeline.embedded.ports import free_port
 from eo_pipeline.errors import SourceUnavailableError
 from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.progress import phase
 
 #: Nobody waits that long: a test would run into its own time limit.
 NEVER_S = 3_000.0
@@ -67,10 +68,19 @@ def test_somebody_else_listens(somebody_else: str) -> None:
     assert "closes them at once" in told(somebody_else)
 
 
-def test_the_broker_is_frozen() -> None:
-    """Its machine takes the connection, and nobody there reads it."""
-    with socket.create_server(("127.0.0.1", 0)) as frozen:
-        said = told(f"127.0.0.1:{frozen.getsockname()[1]}")
+def test_the_broker_is_frozen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its machine takes the connection, and nobody there reads it. Meanwhile progress says who is
+    waited for; found before: "reading 1,000 offsets: 4 of 4 Spark tasks done, 50 s".
+    """
+    monkeypatch.setattr("eo_pipeline.progress.QUIET_SECONDS_MAX", 0.1)
+    caplog.set_level("INFO", "eo_pipeline.progress")
+    with socket.create_server(("127.0.0.1", 0)) as frozen, phase("reading"):
+        address = f"127.0.0.1:{frozen.getsockname()[1]}"
+        said = told(address)
+    assert f"asking Kafka at {address}: " in caplog.text
+    assert "reading: " not in caplog.text
     assert "accepts connections and does not respond. Nothing was read. Check whether the" in said
 
 

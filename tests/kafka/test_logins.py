@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame
 
 from eo_pipeline.cli.checks import State, kafka_checks
 from eo_pipeline.cli.sampling import sample
-from eo_pipeline.embedded.jars import spark_connector_jars, spark_msk_jars
+from eo_pipeline.embedded.jars import spark_msk_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import EoPipelineError, SetupError, SourceUnavailableError, SparkJobError
 from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.sinks.kafka.kafka_world import read
 from tests.support.certificates import PASSWORD, Authority
 from tests.support.chaos import rest_is_chaos

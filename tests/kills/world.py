@@ -13,10 +13,11 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
-from eo_pipeline.embedded.jars import kafka_broker_jars, spark_connector_jars, spark_s3_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.kills.clocks import Clock
 from tests.kills.processes import ROOT, get_ready
 from tests.kills.targets import (

@@ -14,14 +14,11 @@ from typing import Any, Self
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from eo_pipeline.embedded.jars import (
-    Artefact,
-    kafka_broker_jars,
-    resolved,
-    spark_connector_jars,
-)
+from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.spark.connector import spark_connector_jars
+from eo_pipeline.spark.maven import Artefact, resolved
 from tests.lakes.duck import Duck, install
 from tests.lakes.lakes import CATALOG
 from tests.shared import ROOT, STATE

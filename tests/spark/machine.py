@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.class_archive import CACHE_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.support.servers import STATE
 
 #: A session of its own that counts; whatever else is on stdout is too much.

@@ -11,9 +11,9 @@ import pytest
 
 from eo_pipeline.batch.decode_json import has_native_json
 from eo_pipeline.embedded import spark as embedded
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.launch import class_path
 from tests.batch.test_fast_json import is_read
 from tests.support.servers import STATE

@@ -33,6 +33,11 @@ def test_what_executors_lack_is_a_matter_of_set_up(said: str, named: str) -> Non
     assert "Nothing was committed" in str(error)
 
 
+def test_another_program_that_is_missing_is_no_python() -> None:
+    said = PySparkException('java.io.IOException: Cannot run program "chmod": error=2')
+    assert "PYSPARK_PYTHON" not in str(job_error(NOBODY, said, "The job"))
+
+
 def test_a_module_that_is_nowhere_is_the_transforms_fault() -> None:
     said = PythonException("ModuleNotFoundError: No module named 'no_such_module_anywhere'")
     assert isinstance(job_error(NOBODY, said, "The job"), TransformError)

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.errors import SetupError, SparkJobError, TransformError
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.jvm import CLIENT_VARIABLES
 from tests.support.engine import Bench, staged_attempts
 from tests.support.servers import STATE

@@ -8,10 +8,10 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.runs.checkpoint import TINY_OFFSETS
 from eo_pipeline.spark import SparkSettings, startup
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.support.engine import Bench
 from tests.support.servers import STATE
 

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
 from eo_pipeline import ConfigError, SparkSettings, SparkUnavailableError
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import interruptible, interrupts
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.support.engine import Bench
 from tests.support.servers import STATE, found_below, wait_until
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import pyspark_home, submit_command
 from tests.support.servers import STATE, is_gone, wait_until

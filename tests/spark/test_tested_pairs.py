@@ -21,7 +21,7 @@ def of_this_machine(
     (folder / f"spark-sql-kafka-0-10_2.13-{connector}.jar").touch()
     monkeypatch.setenv(JARS_VARIABLE, str(folder))
     monkeypatch.setattr(checks, "_version", {"pyspark": pyspark}.get)
-    return checks.connector()
+    return checks.connector("local", {})
 
 
 def test_the_pinned_versions_are_a_tested_pair() -> None:

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import yaml
 
-from eo_pipeline.embedded.jars import spark_connector_jars
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.java import find_java
 from tests.dagster.projects import write_project
 from tests.support.engine import Table, Topic

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from eo_pipeline.embedded.cluster import EmbeddedCluster
-from eo_pipeline.embedded.jars import spark_connector_jars, spark_s3_jars
+from eo_pipeline.embedded.jars import spark_s3_jars
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import JARS_VARIABLE
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.spark.cluster_transforms import MARK
 from tests.support.servers import STATE, found_below, those_alive
 

@@ -23,16 +23,12 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.embedded.jars import (
-    spark_azure_jars,
-    spark_connector_jars,
-    spark_gcs_jars,
-    spark_s3_jars,
-)
+from eo_pipeline.embedded.jars import spark_azure_jars, spark_gcs_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.spark.connector import spark_connector_jars
 from tests.support.servers import STATE, MakeTopic, found_below, shared_server
 
 TABLE = "events"

@@ -20,11 +20,11 @@ from urllib.request import urlopen
 import hdfs_native
 import pytest
 
-from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.embedded.ports import HOST, free_port, is_free
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import pyspark_home
+from eo_pipeline.spark.maven import Artefact, resolved
 from tests.support.servers import STATE
 from tests.support.store_folder import StoreFolder
 

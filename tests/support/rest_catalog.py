@@ -15,12 +15,13 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from eo_pipeline.embedded.jars import Artefact, resolved, spark_s3_jars
+from eo_pipeline.embedded.jars import spark_s3_jars
 from eo_pipeline.embedded.object_store import EmbeddedObjectStore
 from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.server import EmbeddedServer
 from eo_pipeline.spark.java import find_java
 from eo_pipeline.spark.jvm import pyspark_home
+from eo_pipeline.spark.maven import Artefact, resolved
 from eo_pipeline.storage.paths import Bucket, RemotePath
 from tests.support.servers import STATE
 

@@ -15,7 +15,7 @@ from benchmarks.suite.records import SPARK_SCHEMA
 from benchmarks.suite.room import PROGRAMS, STATE
 from benchmarks.suite.target import Store, Target
 from benchmarks.suite.topic import Topic
-from eo_pipeline.embedded.jars import spark_connector_jars
+from eo_pipeline.spark.connector import spark_connector_jars
 
 DELTA = Jar("io.delta", "delta-spark_2.13", "4.0.0", alone=False)
 DRIVER = Jar("org.postgresql", "postgresql", "42.7.7")

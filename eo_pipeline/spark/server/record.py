@@ -235,7 +235,7 @@ def warm_server(master: str, launch: Mapping[str, str]) -> ServerRecord | None:
 
     Logs a warning with the reason if a server exists and is not used.
     """
-    server, why_not = _find_server(master, launch)
+    server, why_not = find_server(master, launch)
     if why_not:
         log.warning("%s", why_not)
     return server
@@ -243,10 +243,10 @@ def warm_server(master: str, launch: Mapping[str, str]) -> ServerRecord | None:
 
 def has_warm_server(master: str, launch: Mapping[str, str]) -> bool:
     """Return whether :func:`warm_server` would find a server; logs nothing."""
-    return _find_server(master, launch)[0] is not None
+    return find_server(master, launch)[0] is not None
 
 
-def _find_server(master: str, launch: Mapping[str, str]) -> tuple[ServerRecord | None, str]:
+def find_server(master: str, launch: Mapping[str, str]) -> tuple[ServerRecord | None, str]:
     """Return the server, or the reason why an existing one is not used; empty if none exists."""
     try:
         server = nearest(Path.cwd())

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eo_pipeline.embedded.jars import Artefact, resolved
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN
+from eo_pipeline.spark.maven import Artefact, resolved
 from eo_pipeline.testing.all_types import ALL_TYPES
 from tests.sinks.delta.delta_world import World, rows_of
 from tests.sinks.maintaining import maintain
