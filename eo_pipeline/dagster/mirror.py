@@ -224,22 +224,28 @@ def live_after(existing: Collection[int], entries: Iterable[LedgerEntry]) -> set
     return live
 
 
-def key_requests(
+def live_keys(
     declared: DagsterPipeline,
     keys: Sequence[str],
     entries: Iterable[LedgerEntry],
     *,
     anew: bool = False,
-) -> list[KeyRequest]:
-    """Return the requests that turn ``keys`` into the newest live checkpoints, in ascending order.
+) -> list[str]:
+    """Return the keys of the newest live checkpoints, in ascending order.
 
     Args:
         keys: Dagster's keys, in its order.
         entries: ledger entries whose effect may be missing there, oldest first.
-        anew: ``keys`` are those of a ledger that was replaced.
+        anew: ``keys`` are those of a ledger that was replaced, or are not complete.
     """
     live = live_after(set() if anew else _versions(keys), entries)
-    wanted = [str(v) for v in sorted(live)[-declared.automation.checkpoint_partitions :]]
+    return [str(v) for v in sorted(live)[-declared.automation.checkpoint_partitions :]]
+
+
+def key_requests(
+    declared: DagsterPipeline, keys: Sequence[str], wanted: Sequence[str]
+) -> list[KeyRequest]:
+    """Return the requests that turn ``keys``, Dagster's in its order, into ``wanted``."""
     removed, added = rearranged(keys, wanted)
     name = declared.partitions
     deletion: list[KeyRequest] = (
@@ -389,13 +395,23 @@ class Progress:
 
     ``entry``: every ledger entry up to this one is in the event log. ``event``: every event up to
     this storage id was read. ``ahead``: entries above ``entry`` that those events report.
-    ``shown``: the head whose table of live checkpoints was reported.
+    ``shown``: the head whose table of live checkpoints was reported. ``keys``: the number of
+    partition keys that were left.
     """
 
     entry: EntryId | None = None
     event: int = 0
     ahead: frozenset[EntryId] = field(default_factory=frozenset)
     shown: EntryId | None = None
+    keys: int = 0
+
+    def lacks_keys(self, keys: Sequence[str], entries: Iterable[LedgerEntry]) -> bool:
+        """Return whether somebody deleted some of the partition keys that were left: neither did
+        one of the ``entries`` since then.
+        """
+        return len(keys) < self.keys and not any(
+            entry.operation in (Operation.REWIND, Operation.PRUNE) for entry in entries
+        )
 
     def to_cursor(self) -> str:
         """Return the sensor cursor."""
@@ -403,7 +419,7 @@ class Progress:
         ahead = sorted(list(entry_id) for entry_id in self.ahead)
         shown = list(self.shown) if self.shown else None
         payload = {"format": _FORMAT, "entry": entry, "event": self.event, "ahead": ahead}
-        return json.dumps(payload | {"shown": shown})
+        return json.dumps(payload | {"shown": shown, "keys": self.keys})
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Progress:
@@ -414,7 +430,8 @@ class Progress:
         entry = EntryId(*raw["entry"]) if raw["entry"] else None
         ahead = frozenset(EntryId(*fields) for fields in raw["ahead"])
         shown = raw.get("shown")
-        return cls(entry, raw["event"], ahead, EntryId(*shown) if shown else None)
+        shown_id = EntryId(*shown) if shown else None
+        return cls(entry, raw["event"], ahead, shown_id, raw.get("keys", 0))
 
 
 def compare(
@@ -446,4 +463,4 @@ def compare(
         entry = candidate.id
     settled = entry.version if entry else -1
     ahead = frozenset(entry_id for entry_id in seen if entry_id.version > settled)
-    return missing, Progress(entry, event, ahead, progress.shown)
+    return missing, replace(progress, entry=entry, event=event, ahead=ahead)

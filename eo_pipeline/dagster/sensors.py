@@ -13,7 +13,13 @@ from dataclasses import replace
 import dagster as dg
 
 from eo_pipeline.dagster import mirror
-from eo_pipeline.dagster.mirror import Progress, compare, key_requests, live_checkpoints_event
+from eo_pipeline.dagster.mirror import (
+    Progress,
+    compare,
+    key_requests,
+    live_checkpoints_event,
+    live_keys,
+)
 from eo_pipeline.dagster.naming import DagsterPipeline
 from eo_pipeline.dagster.runs import pause_after_failures, unfinished_run, working_run
 from eo_pipeline.dagster.topics import (
@@ -265,8 +271,9 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
     """
     progress = Progress.from_cursor(cursor)
     entries = declared.pipeline.following(progress.entry, ENTRIES_A_TICK)
-    replaced = entries is None
-    if entries is None:
+    keys = instance.get_dynamic_partitions(declared.partitions)
+    anew = entries is None or progress.lacks_keys(keys, entries)  # the ledger was replaced, or ...
+    if anew or entries is None:
         progress = Progress()
         entries = declared.pipeline.following(None, ENTRIES_A_TICK) or []
     run = working_run(instance, declared)
@@ -280,12 +287,13 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
     after = replace(after, shown=after.entry if shown else progress.shown)
     message = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
     settled = [e for e in entries if after.entry and e.version <= after.entry.version]
-    keys = instance.get_dynamic_partitions(declared.partitions)
+    wanted = live_keys(declared, keys, settled, anew=anew)
+    after = replace(after, keys=len(wanted))
     return dg.SensorResult(
         skip_reason=f"{message}up to {at}",
         asset_events=[*_repairs(declared, instance, missing), *shown],
         # every entry passes here once, so the key of a run that was killed is added now
-        dynamic_partitions_requests=key_requests(declared, keys, settled, anew=replaced),
+        dynamic_partitions_requests=key_requests(declared, keys, wanted),
         cursor=after.to_cursor(),
     )
 

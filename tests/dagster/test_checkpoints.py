@@ -12,7 +12,7 @@ from pydantic import Field
 
 from eo_pipeline.dagster.assets import build_checkpoints
 from eo_pipeline.dagster.definitions import pipeline_definitions
-from eo_pipeline.dagster.mirror import key_requests, rearranged, update_keys
+from eo_pipeline.dagster.mirror import key_requests, live_keys, rearranged, update_keys
 from eo_pipeline.dagster.naming import Automation, DagsterPipeline
 from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import SinkUnavailableError
@@ -203,6 +203,25 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     assert keys(instance, declared) == [1, 7, 8, 9]
 
 
+def test_a_key_that_somebody_deleted_comes_back(
+    filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
+) -> None:
+    """Scenario: "Delete partitions" on the asset's page in the UI."""
+    cursor = apply(instance, reconcile(declared, instance, None))
+    instance.delete_dynamic_partition(declared.partitions, "2")
+    instance.delete_dynamic_partition(declared.partitions, "4")
+    tick = reconcile(declared, instance, cursor)
+    cursor = apply(instance, tick)
+    assert keys(instance, declared) == [1, 2, 3, 4]
+    assert result_of(tick).asset_events == [], "nothing is reported twice"
+    assert not result_of(reconcile(declared, instance, cursor)).dynamic_partitions_requests
+    # ... and no key of what a rewind took away
+    declared.pipeline.rewind(2)
+    cursor = apply(instance, reconcile(declared, instance, cursor))
+    apply(instance, reconcile(declared, instance, cursor))
+    assert keys(instance, declared) == [1, 2]
+
+
 def test_what_stands_is_a_table_on_the_overview_with_what_one_chooses_by(
     filled: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance
 ) -> None:
@@ -294,7 +313,8 @@ def test_checkpoints_below_the_ledgers_floor_are_no_partitions_any_more(
         ledger.append(read_something(child_of(ledger[-1], 1)))
     floor = floor_entry(ledger[-1], 3, lambda version: ledger[version], "run")
     later = read_something(child_of(floor, 1))
-    requests = key_requests(declared, ["1", "2", "3", "4"], [floor, later])
+    keys = ["1", "2", "3", "4"]
+    requests = key_requests(declared, keys, live_keys(declared, keys, [floor, later]))
     assert requests == [
         dg.DeleteDynamicPartitionsRequest(declared.partitions, ["1", "2"]),
         dg.AddDynamicPartitionsRequest(declared.partitions, ["6"]),
