@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.problem(str(error))
         return 1
     except KeyboardInterrupt:
-        screen.note(f"Ended. All data is kept in {state.folder}; the next command goes on from it.")
+        screen.note(
+            f"Stopped. All data is kept in {state.folder}; the next command continues with it."
+        )
         # that is how `dev` is meant to end
         return 0 if options.command == "dev" else _INTERRUPTED
     return 0 if passed else 1
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     run_on = commands.add_parser("dev", help="servers, a feeder and the Dagster UI")
     run_on.add_argument("--rate", type=_positive, default=RATE_PER_S, metavar="PER_SECOND")
     run_on.add_argument("--ui-port", type=_positive, default=UI_PORT, metavar="PORT")
-    commands.add_parser("stop", help="end what runs")
+    commands.add_parser("stop", help="stop the servers and processes")
     return top
 
 
@@ -92,7 +94,7 @@ def _execute(options: argparse.Namespace, state: State, screen: Screen) -> bool:
             states = (state, State(state.home, "avro"))
             owners = [stop(each, screen.waiting_for) for each in states]
             ended = " and ".join(str(owner) for owner in owners if owner)
-            screen.ok(f"Ended {ended}" if ended else "Nothing runs.")
+            screen.ok(f"Ended {ended}" if ended else "Nothing was running.")
     return True
 
 

@@ -168,7 +168,7 @@ def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int, shell: Path) -
         ("", "press Materialize all, or let the sensors do it"),
         ("Table", f"flights, and its ledger eo_ledger, in {servers.postgres.dsn}"),
         ("Kafka", f"topic flights at {servers.kafka.bootstrap_servers}, +{rate_per_s} a second"),
-        ("Shell", f"source {shell}, and the command eo knows all of this: eo status"),
+        ("Shell", f"source {shell}, then use the command eo, for example: eo status"),
         ("Stop", "Ctrl-C, or make stop from elsewhere; everything is kept"),
     ):
         grid.add_row(Text(name, "bold"), where)

@@ -220,7 +220,8 @@ class _Publisher:
         while self._ends(_STABLE) != self._ends(_ALL):
             if time.monotonic() > deadline:
                 raise SourceUnavailableError(
-                    f"A transaction in topic {self._topic!r} stays open: another publisher works."
+                    f"A transaction in topic {self._topic!r} stays open: stop the other publisher "
+                    "and run again."
                 )
             time.sleep(_LOOK_S)
 

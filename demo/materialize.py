@@ -91,7 +91,7 @@ class RunProcess:
         self.wait()
         result = RunResult.read(self._result)
         if result is None:
-            raise RunFailedError(f"The process of {self.WHAT} told nothing. {self._remedy()}")
+            raise RunFailedError(f"The process of {self.WHAT} left no result. {self._remedy()}")
         if not result.success:
             raise RunFailedError(
                 f"{self.WHAT} {result.run_id} failed: {result.error} {self._remedy()}"

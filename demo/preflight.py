@@ -115,12 +115,12 @@ def _with_registry(jars: Jars, state: Path, screen: Screen) -> Jars:
 
 def archive(jars: Jars, screen: Screen) -> None:
     """What lets every Spark of ours start faster, made once. It can be done without."""
-    with screen.step("Rehearsing Spark's start (once)") as done:
+    with screen.step("Creating Spark's class archive (once)") as done:
         try:
             path, _ = make_archive(_arguments(jars))
             done(f"Spark's classes, {path.stat().st_size // 1024**2} MB")
         except SetupError as error:
-            done(f"without an archive of Spark's classes: {error}")
+            done(f"No Spark class archive, so Spark starts more slowly: {error}")
 
 
 def archive_if_none_fits(jars: Jars, screen: Screen) -> None:

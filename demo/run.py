@@ -125,7 +125,7 @@ def in_words(checkpoint: Checkpoint) -> str:
 
 def check(servers: Servers, observer: Observer, total: int, screen: Screen) -> Sequence[Check]:
     """Compare what Kafka and the table hold."""
-    with screen.step("Checking from outside") as done:
+    with screen.step("Comparing the table with Kafka") as done:
         checks = check_all(servers.kafka.bootstrap_servers, observer, total)
-        done("Checked from outside")
+        done("Compared the table with Kafka")
     return checks

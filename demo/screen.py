@@ -46,7 +46,7 @@ class Screen:
 
     def waiting_for(self, name: str) -> None:
         """Something still runs in the folder ``name``."""
-        self.note(f"Waiting until what runs in {name} has ended ...")
+        self.note(f"Waiting for the processes that use {name} to end ...")
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Tell]:

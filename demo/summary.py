@@ -50,7 +50,7 @@ def show(screen: Screen, summary: Summary) -> None:
 def headline(summary: Summary) -> Text:
     """The result in a line or two."""
     if not summary.with_rows:
-        spark = "and was" if summary.result.spark_started else "was not"
+        spark = "was" if summary.result.spark_started else "was not"
         return Text(f"Nothing new in Kafka: no checkpoint was made, Spark {spark} started.", "bold")
     made = summary.with_rows
     records = sum(checkpoint.records for checkpoint in made)
@@ -100,7 +100,7 @@ def _table(title: str, *columns: str) -> Table:
 def checks_list(checks: Sequence[Check]) -> Text:
     """A line a check, ticked or crossed."""
     text = Text()
-    text.append("Checked from outside, by a consumer and a connection of their own", "bold")
+    text.append("Independent checks, by a separate Kafka consumer and database connection", "bold")
     for check in checks:
         mark, style = ("✔", "green") if check.passed else ("✘", "bold red")
         text.append(f"\n{mark} ", style).append(check.text, "" if check.passed else "red")

@@ -130,7 +130,7 @@ def check_rows(observer: Observer, held: int) -> Iterable[Check]:
     letters = _count(observer, f"{TABLE}_dead_letters")
     and_letters = f" and {letters:,} dead letters" if letters else ""
     yield Check(rows + letters == held, f"the table holds {rows:,} rows{and_letters}")
-    yield Check(ids == rows, f"each flight_id is there once: {ids:,} different ones")
+    yield Check(ids == rows, f"flight_id is unique: {ids:,} distinct values")
 
 
 def _count(observer: Observer, table: str) -> int:
@@ -199,7 +199,7 @@ def check_ranges(observer: Observer) -> Check:
     """Every partition read on from exactly where it stood, rewinds considered."""
     [(torn,)] = observer.query(_TORN_RANGES, [PIPELINE])
     return Check(
-        torn == 0, f"every partition was read on from where it stood: {torn} gaps or overlaps"
+        torn == 0, f"every partition continues at its last end offset: {torn} gaps or overlaps"
     )
 
 
@@ -224,7 +224,7 @@ def check_counts(observer: Observer) -> Check:
 def check_lag(bootstrap_servers: str, observer: Observer) -> Check:
     """Nothing in Kafka is waiting."""
     waiting = lag(bootstrap_servers, observer)
-    return Check(waiting == 0, f"lag {waiting:,}: Kafka's end offsets are the ledger's")
+    return Check(waiting == 0, f"lag {waiting:,} between the ledger and Kafka's end offsets")
 
 
 _HEAD_OFFSETS = """

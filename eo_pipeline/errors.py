@@ -241,7 +241,7 @@ class DataLossError(SourceError):
         self.losses = tuple(losses)
         super().__init__(
             f"Pipeline {pipeline!r} stopped before reading: Kafka no longer holds every record "
-            f"that comes next.\n  {_named(losses)}\n"
+            f"it has yet to read.\n  {_named(losses)}\n"
             "Nothing was read or written. Restore the records (a mirror, tiered storage) and run "
             "again; or go on past the hole, knowingly: `eo accept-loss`, Pipeline.accept_loss(), "
             "or the source policies on_retention, on_recreated and on_vanished. The ledger "
@@ -307,8 +307,8 @@ class RangesGoneError(GoingBackError):
         self.pipeline = pipeline
         self.losses = tuple(losses)
         super().__init__(
-            f"Pipeline {pipeline!r}: {operation} is not possible, because what would have to be "
-            f"read again is not all in Kafka.\n  {_named(losses)}\n"
+            f"Pipeline {pipeline!r}: {operation} is not possible: Kafka no longer holds all "
+            f"records that it would re-read.\n  {_named(losses)}\n"
             "Nothing was changed. Choose a later checkpoint, or restore the records (a mirror, "
             "tiered storage)."
         )
@@ -322,8 +322,8 @@ class PrunedError(UnknownCheckpointError):
         super().__init__(
             f"Pipeline {pipeline!r}: version {version} is not kept any more: the ledger was pruned "
             f"below version {floor}, by version {since}, as `maintenance: {{ledger: ...}}` asks "
-            f"for. Nothing was changed. Choose version {floor} or a later one; to read what came "
-            "before once more, begin a new pipeline into a new table."
+            f"for. Nothing was changed. Choose version {floor} or a later one; to re-read older "
+            "records, start a new pipeline into a new table."
         )
 
 
@@ -343,8 +343,8 @@ class OpenTransactionError(GoingBackError):
         super().__init__(
             f"Pipeline {pipeline!r}: {operation} would read {topic}[{partition}] up to offset "
             f"{end}, and a producer's transaction is open there since offset {stable}. Nothing was "
-            "changed. Try again when it is over: the producer ends it, or the broker after the "
-            "producer's transaction.timeout.ms. Its producer is named by `kafka-transactions.sh "
+            "changed. Try again once it has ended: the producer ends it, or the broker after the "
+            "producer's transaction.timeout.ms. To find the producer: `kafka-transactions.sh "
             f"describe-producers --topic {topic} --partition {partition}`."
         )
 
@@ -490,8 +490,8 @@ class TableRolledBackError(SinkError):
         super().__init__(
             f"Pipeline {pipeline!r}: somebody set the table back. The ledger is at version "
             f"{version}, and the table holds {state}. Nothing "
-            f"was read or written. {forward}; or go back too: `eo rewind --to {stands}`, and the "
-            "records of the versions between are read once more."
+            f"was read or written. {forward}; or rewind the ledger too: `eo rewind {stands}`; the "
+            "next run then re-reads the records of the versions in between."
         )
 
 

@@ -291,26 +291,26 @@ class Pipeline(Changes, Settings):
     """Kafka topics, a transform, and the table that follows them exactly once.
 
     Args:
-        name: names the ledger; part of every key. Lower-case letters, digits, ``_`` and ``-``.
-        source: what to read.
-        sink: where rows and ledger go.
+        name: identifies the pipeline in the ledger. Lower-case letters, digits, ``_`` and ``-``.
+        source: Kafka topics and how to decode their records.
+        sink: store of the table and its ledger.
         transform: ``DataFrame -> DataFrame`` on the decoded records, or its import path
             ``package.module:function``.
         lineage: write ``_eo_topic``, ``_eo_partition`` and ``_eo_offset`` with every row. The
             transform must then keep the ``_kafka`` column.
-        storage: how stores are reached, the table's and that of staging.
-        staging: folder, ``s3://``, ``gs://``, ``abfss://`` or ``hdfs://`` for rows that wait;
-            driver and executors share it.
-        inline_records: a batch of at most this many offsets skips the files.
-        max_checkpoints: the most checkpoints one run makes.
-        overlap: stage the next checkpoint while the last one is committed. By default where there
-            are two cores or more and no transform: one that reads the table it feeds would not
-            find the last checkpoint there.
+        storage: connection settings of the table's store and of staging.
+        staging: folder, ``s3://``, ``gs://``, ``abfss://`` or ``hdfs://`` for staged batches;
+            driver and executors must both reach it.
+        inline_records: batches of at most this many offsets bypass staging files.
+        max_checkpoints: maximum number of checkpoints (commits) per run.
+        overlap: stage the next checkpoint while the previous one commits. Default: true with two
+            or more cores and no transform, since a transform that reads its own table would not
+            see the previous checkpoint.
         spark: where Spark runs; used only when there is something to read.
-        maintenance: how ``eo maintain`` keeps the files of a lake table.
+        maintenance: settings of ``eo maintain`` for Delta and Iceberg tables.
         tables: several tables of one store instead of one, filled by one transaction; ``sink`` then
             has no ``table``, and may name their ``schema``.
-        rest: records that none of ``tables`` takes: ``fail``, or ``ignore``, which counts them.
+        rest: for records that match none of ``tables``: ``fail``, or ``ignore`` and count them.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

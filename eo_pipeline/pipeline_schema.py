@@ -34,7 +34,7 @@ _REFERENCE = "#/$defs/"
 _REMARKS = ("description", "default", "writeOnly", "examples")
 
 #: Of a pipeline with ``tables``, whose sink has no ``table``.
-_SCHEMA_OF_TABLES = "With `tables`, and then instead of `table`: the schema that they are in."
+_SCHEMA_OF_TABLES = "Database schema of the tables in `tables`; replaces `table`."
 
 _NOT_NEEDED = ("title", "discriminator")
 
@@ -54,9 +54,9 @@ def sink_schema() -> Schema:
     """Return the schema of a sink: ``type``, and the fields of that sink alone."""
     names = sink_names()
     return {
-        "description": "Where rows and ledger go: `type`, and the fields of that sink.",
+        "description": "Store of the table and its ledger: `type` and the fields of that sink.",
         "type": "object",
-        "properties": {"type": {"enum": names, "description": "Which store."}},
+        "properties": {"type": {"enum": names, "description": "Kind of store."}},
         "required": ["type"],
         "allOf": [_if_of_type(name) for name in names],
     }

@@ -34,7 +34,7 @@ class Table(Settings):
 
     Args:
         name: the table, in the schema that ``sink.schema`` names if that is given.
-        topics: the topics that it takes records of; all of the source if absent.
+        topics: topics whose records go into the table; default: all of the source.
         where: an SQL expression that selects its records. Its columns are ``topic``, ``partition``,
             ``offset``, ``timestamp``, the texts ``key`` and ``value``, and ``headers``, a map of
             texts (of two headers of one name the last).
@@ -120,7 +120,7 @@ def _refuse_store(sink: Mapping[str, Any]) -> None:
     if store is not None and store.tables_session_class is None:
         raise ValueError(f"{kind} cannot fill several tables: {store.no_tables_reason}.")
     if "table" in sink:
-        raise ValueError("with tables there is no table; schema names the one that they are in")
+        raise ValueError("not allowed with tables; set sink.schema to the schema of the tables")
 
 
 def _fields(given: Any) -> dict[str, Any]:

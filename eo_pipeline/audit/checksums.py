@@ -110,7 +110,7 @@ class ValueSums:
         if stored is None:
             return NOT_MADE
         if stored.algorithm != checksum.ALGORITHM:
-            return f"their checksums are by rules ({stored.algorithm}) that this release has not"
+            return f"their checksums use an algorithm ({stored.algorithm}) this release lacks"
         if number in self._incomparable:
             return self._incomparable[number]
         return checksum.digest(self._sums[number].sums) == stored.digest
@@ -148,7 +148,7 @@ class ValueSums:
             try:
                 hashed = checksum.row_hash(stored.columns, columns)
             except checksum.NotComparableError as error:
-                reason = f"of the columns that their checksums are made of, {error}"
+                reason = f"a column in their checksums has changed: {error}"
         rows = frame.select(CHECKPOINT_COLUMN, hashed.alias("hash")).groupBy(CHECKPOINT_COLUMN)
         summed = rows.agg(F.count(F.lit(1)).alias("rows"), *checksum.sums(F.col("hash")))
         for line in interruptible(self._spark, summed.toArrow).to_pylist():

@@ -93,14 +93,14 @@ _TEXTS = {
     RowKind.UNTRACED: "rows do not say which record they came from; they were only counted",
     RowKind.NOT_OURS: "rows carry neither checkpoint nor record: another writer's",
 }
-_STRAY = "rows carry a checkpoint that does not stand: a rewind took it back, or it never was"
+_STRAY = "rows carry a checkpoint that is not live: it was rewound, or never committed"
 _REPLACED = "rows are absent; rows with the same key may have replaced them"
 _LOST = "records are no longer in Kafka, although retention and compaction cannot explain it"
 _ROWS_OF_LOST = "rows came from records that Kafka has lost"
 _ALTERED = (
     "offsets hold other records than those that were read: the log was truncated and has grown "
-    "again. The table's rows of these offsets are of records that are gone, and the records that "
-    "have them now were not read"
+    "again. The table's rows of these offsets came from records that are gone; the records now "
+    "at these offsets were not read"
 )
 _CUT_OFF = (
     "offsets that were read are beyond the log's end: the log was truncated. Kafka has lost their "
@@ -117,10 +117,10 @@ _SKIPPED = (
     "is the difference between the skipped records that the ledger counted and those in Kafka by "
     "today's source settings"
 )
-_CHANGED = "checkpoints have as many rows as were committed, and do not hold what was committed"
-_LETTERS_COUNT = "dead letters more or fewer are there than were committed"
+_CHANGED = "checkpoints have as many rows as were committed, but with different values"
+_LETTERS_COUNT = "is the difference between the dead letters committed and those in the table"
 _LETTERS_CHANGED = (
-    "checkpoints have as many dead letters as were committed, and do not hold what was committed"
+    "checkpoints have as many dead letters as were committed, but with different values"
 )
 _MISCOUNTED = "is the difference between the rows that the ledger counted and those in the table"
 
@@ -446,8 +446,8 @@ def _differing(kind: RowKind, tally: Tally) -> int:
 _VALUES = "What the columns of {checkpoints} checkpoints hold: {reason}."
 _DEAD_LETTERS_UNKNOWN = "What the dead letters of {checkpoints} checkpoints hold: {reason}."
 _MALICE = (
-    "That nobody chose values by their checksum: it is made for accidents, 64 bits of a hash that "
-    "is no secret."
+    "That nobody forged values to fit a checksum: it detects accidents, not attacks (64 bits of a "
+    "public hash)."
 )
 _NO_LINEAGE = (
     "That each row came from its own record: lineage is off (lineage: false), so that only the "
@@ -455,16 +455,16 @@ _NO_LINEAGE = (
 )
 _UPSERT = (
     "That no row is absent: rows replace each other by key here, and a replaced row looks like a "
-    "missing one. That no row is there twice and none is foreign was compared."
+    "missing one. Duplicate and foreign rows were looked for."
 )
 _TRANSFORM = (
-    "Which of two changed, where rows differ: the table, or the transform or source settings since "
+    "What changed where rows differ: the table, or the transform or source settings since "
     "the rows were written. A transform that gives other rows each time (random numbers, the time, "
-    "another table) differs too. If it was changed on purpose, a replay brings the table up to it."
+    "another table) differs too. If the change was intended, a replay updates the table."
 )
 _ALL_AS_COUNTED = (
-    "In all checkpoints that differ the table holds as many rows as the ledger counted: rather the "
-    "transform or the source settings changed than the table."
+    "In all differing checkpoints the table has as many rows as the ledger counted: probably the "
+    "transform or the source settings changed, not the table."
 )
 
 
@@ -495,7 +495,7 @@ def proves(evidence: Evidence, audited: Sequence[CheckpointAudit]) -> Iterator[s
         absent = "missing, " if evidence.keeps_every_row else ""
         yield (
             "Each row against the record it came from, by topic, partition, offset and checkpoint: "
-            f"that none is {absent}there too often, or foreign, as today's transform makes rows."
+            f"none is {absent}duplicated or foreign, according to today's transform."
         )
     yield from _by_checksum(evidence)
 
@@ -567,9 +567,9 @@ Check = Callable[[Collection[int]], str | None]
 LEDGER_FIRST = Repair(
     None,
     None,
-    refused="first bring the ledger's versions named above back as they were committed, from a "
+    refused="first restore the ledger versions named above as they were committed, from a "
     "backup of the same moment as the table, and audit again. Until then delete no rows and replay "
-    "nothing: which rows are rightful is what the ledger would tell",
+    "nothing: only the ledger can tell which rows belong in the table",
 )
 
 _GONE = (

@@ -122,7 +122,7 @@ def _of_fields(
 ) -> Iterator[Column]:
     for field in sorted(shape, key=lambda f: f.name):
         if (column := find(field.name)) is None:
-            raise NotComparableError(f"{field.name!r} is not there, or not as it was")
+            raise NotComparableError(f"{field.name!r} is missing or has another type")
         try:
             yield from _of_value(*column, field.dataType)
         except NotComparableError as error:

@@ -343,9 +343,9 @@ class SchemaResolver:
         if held is not None and held.digest != digest(text):
             raise SourceError(
                 f"Pipeline {self.pipeline!r}: schema {key} of the registry at {self.registry.url} "
-                f"is another one than when version {held.version} was read with it. That registry "
-                "is not the one it was, or was filled anew, so that no number in a record means "
-                "what it did. Nothing was read. Let source.registry.url lead to the registry that "
+                f"differs from the one that version {held.version} was read with. The registry "
+                "was replaced or re-created, so that the schema ids in records no longer mean "
+                "the same. Nothing was read. Point source.registry.url to the registry that "
                 "the topic's producers use; if they use this one, read into a new pipeline."
             )
 

@@ -397,8 +397,8 @@ class Stager:
             )
         raise SparkJobError(
             f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: {STAGING_TRIES} times the "
-            "Spark job ended and did not say how many rows it made. Nothing was committed. The "
-            "Spark Connect server has too much else to do; run again when it has less."
+            "Spark job ended without reporting its number of rows. Nothing was committed. The "
+            "Spark Connect server is overloaded; run again when it has less load."
         )
 
     def why_unfit(self, result: DataFrame) -> Column | None:

@@ -150,7 +150,7 @@ def refused_records(bad: int, first: Mapping[str, Any], source: KafkaSource) -> 
     remedy = (
         f"Correct the producer or {schema}, or set source.on_bad_record: dead_letter"
         if source.on_bad_record == "fail"
-        else f"More than source.dead_letter_limit ({limit}) in one checkpoint"
+        else f"Correct them, or raise source.dead_letter_limit ({limit} a checkpoint)"
     )
     return BadRecordError(
         f"{bad} bad record(s), for example {record}: {record.reason}; {shown}. {remedy}. "

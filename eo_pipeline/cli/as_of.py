@@ -133,8 +133,8 @@ def _with_equal_columns(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         first = first if first is not None else batch.schema
         if batch.schema != first:
             raise ConfigError(
-                "the rows have not all the same columns (the table was widened since): "
-                "--format json writes each row with its own"
+                "the rows do not all have the same columns (some were added later): "
+                "use --format json, which writes each row with its own columns"
             )
         yield batch
 

@@ -173,7 +173,7 @@ def _tested(connector: str) -> Check | None:
         "spark",
         f"local; pyspark {installed} with connector {connector}: expected to work, but this "
         "combination is untested",
-        f"If a run fails: tested are the connector {pinned} and pyspark "
+        f"If a run fails, use what is tested: connector {pinned} with pyspark "
         f"{' or '.join(TESTED_WITH)}.",
     )
 
@@ -186,7 +186,7 @@ def staging(pipeline: Pipeline) -> Check:
     if not isinstance(folder, Path):
         with boundary(pipeline.name):
             StagingArea(folder, pipeline.name).check()
-        return ok("staging", f"{folder}: a file is put where there is none, and listed at once")
+        return ok("staging", f"{folder}: create-if-absent works, new files are listed at once")
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         remedy = "Set `staging` to a folder that this user may write, or change its permissions."
@@ -405,7 +405,7 @@ def _writable(sink: Sink) -> Check:
         return _postgres(sink)
     root = getattr(sink, "root", None)
     if not isinstance(root, Path):
-        remedy = "The first run shows it; nothing is lost if it may not."
+        remedy = "The first run will show; nothing is lost if permission is missing."
         return warn(
             "write", f"a {sink.describe()['kind']} sink does not report permissions", remedy
         )
@@ -440,7 +440,7 @@ def _postgres(sink: PostgresSink) -> Check:
         return fail("write", f"{user} may not {named}", f"GRANT it to {user}.")
     if not may_create and tables_existing < len(tables):
         remedy = f"GRANT CREATE ON SCHEMA to {user}, or create the tables for it."
-        return warn("write", f"{user} may not create tables, and not all are there", remedy)
+        return warn("write", f"{user} may not create tables, and some do not exist", remedy)
     return ok("write", f"{user} may write the table and the ledger")
 
 
@@ -500,10 +500,10 @@ def losses(pipeline: Pipeline) -> Check:
 
 
 def _next(status: Status) -> Check:
-    message = f"lag {number(status.lag)}; Kafka holds all that comes next"
+    message = f"lag {number(status.lag)}; Kafka holds all unread records"
     head = status.head
     if head is not None and any(head.offsets.values()) and not head.identity.marks:
-        message += " by its bounds (the ledger's newest entry, of an earlier release, says no more)"
+        message += " (checked by offsets only: an earlier release wrote the newest entry)"
     if not (transactions := status.transactions):
         return ok("next", message)
     message += f"; {said_of(transactions)}"

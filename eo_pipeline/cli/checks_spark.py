@@ -93,9 +93,9 @@ def _warm(settings: SparkSettings) -> Check:
     """Check whether runs started from here would use a warm Spark."""
     server, why_not = find_server(settings.master, settings.launch())
     if why_not:
-        return warn("warm spark", "runs would start a Spark", why_not)
+        return warn("warm spark", "runs start their own Spark instead", why_not)
     if server is None or not settings.warm:
-        return ok("warm spark", "none; each run starts a Spark, unless `eo spark start` has one up")
+        return ok("warm spark", "none; each run starts its own Spark (or use `eo spark start`)")
     return ok("warm spark", f"{server}; runs use it")
 
 
@@ -112,7 +112,7 @@ def _archive(settings: SparkSettings) -> Check:
     if exists_for_another():
         message = "none matches this JVM and these jars, so Spark starts more slowly"
         return warn("spark archive", message, "Create one with `eo spark archive`.")
-    return ok("spark archive", "none; with one, by `eo spark archive`, Spark starts faster")
+    return ok("spark archive", "none; `eo spark archive` creates one, for faster starts")
 
 
 def _bucket(pipeline: Pipeline) -> RemotePath | None:
@@ -132,7 +132,7 @@ def _store_jar(jar: str, config: Any) -> Check:
     if _has(artefact, config):
         return ok(check, f"{store} is among the jars")
     return fail(
-        check, f"rows wait in a bucket, and Spark has no {jar}", _jar_remedy("object-stores.md")
+        check, f"staging is in a bucket, and Spark lacks {jar}", _jar_remedy("object-stores.md")
     )
 
 
@@ -194,7 +194,7 @@ def _jars(spark: SparkSession, pipeline: Pipeline, patience: float) -> Check:
         remedy = "Put them on the server's class path (--packages, or spark.jars): deployment.md."
         return fail("spark jars", text, remedy)
     if problems:
-        remedy = "The server has to reach the store where rows wait, too: object-stores.md."
+        remedy = "The server must also reach the staging store: see object-stores.md."
         return fail("spark jars", text, remedy)
     jars = ", ".join(name.split(":")[1].partition(",")[0] for name in analyses)
     return ok("spark jars", f"the server has {jars}")
@@ -242,8 +242,8 @@ def _workers(spark: SparkSession, source: KafkaSource) -> Check:
             "spark workers", message, "See that the cluster has a free core for this server."
         )
     remedy = (
-        "PYSPARK_PYTHON of the server names the executors' Python: of this release, with pyarrow"
-        f"{', ptars and protobuf' if len(needed) > 1 else ''}. Only Python functions take it."
+        "Set PYSPARK_PYTHON on the server to an executors' Python of this release, with pyarrow"
+        f"{', ptars and protobuf' if len(needed) > 1 else ''}. Only Python functions need it."
     )
     if error := future.exception():
         return warn("spark workers", str(error).splitlines()[0][:300], remedy)

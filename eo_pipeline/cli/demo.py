@@ -31,7 +31,7 @@ _FLUSH_S = 30.0
 _LOOK_S = 1.0
 
 app = typer.Typer(
-    help="Kafka with a topic of orders, and PostgreSQL, on this machine: to try a pipeline on.",
+    help="Run Kafka (with a topic of orders) and PostgreSQL locally, to try out a pipeline.",
     no_args_is_help=True,
 )
 

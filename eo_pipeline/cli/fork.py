@@ -91,13 +91,13 @@ def _forked(document: Document, name: str, table: str | None, sink: list[str] | 
         changes["table"] = table
     if not changes:
         raise ConfigError(
-            "a fork needs a place of its own: give --table, or --sink with the field that names "
-            "the place (path, topic, prefix)"
+            "a fork needs its own target: give --table, or --sink with the field that sets "
+            "the target (path, topic, prefix)"
         )
     old = document.fields.get("sink")
     merged = {**(old if isinstance(old, Mapping) else {}), **changes}
     if merged == old:
-        raise ConfigError("a fork needs a place of its own, not that of the pipeline it comes from")
+        raise ConfigError("a fork needs its own target, not that of the original pipeline")
     return document.changed(name=name, sink=merged)
 
 

@@ -92,8 +92,8 @@ def registry_remarks(sample: InferredSchema, source: Mapping[str, Any]) -> list[
     """Return the remarks about the sample."""
     subject = KafkaSource.model_validate(source).subject
     sentences = [
-        f"{number(sample.records)} records were looked at: {number(sample.framed)} begin as a "
-        f"schema registry's do, {number(_unframed(sample))} do not, {number(sample.tombstones)} "
+        f"{number(sample.records)} records were sampled: {number(sample.framed)} start with a "
+        f"schema id, {number(_unframed(sample))} do not, {number(sample.tombstones)} "
         "are without a value.",
         f"The columns are those of the latest schema of {subject}.",
     ]
@@ -152,8 +152,8 @@ def registry_keys(source: Mapping[str, Any], sampled: Sequence[bytes | None]) ->
         return {}, [f"The registry has {subject}, {schema_type}; keys of that kind stay bytes."]
     if not keys.framed:
         return {}, [
-            f"The registry has {subject}, but of {number(keys.records)} keys none begins with the "
-            "number of a schema: keys stay bytes."
+            f"The registry has {subject}, but none of {number(keys.records)} keys starts with a "
+            "schema id: keys stay bytes."
         ]
     try:
         latest = RegistryClient(probe.registry, schema_type, part=KEY).latest(subject)
@@ -335,7 +335,7 @@ def _prompt(output: Output, option: str, question: str, *, secret: bool = False)
 def _default_name(topic: str) -> str:
     name = re.sub(r"[^a-z0-9_-]", "_", topic.lower()).lstrip("_-")[:63]
     if not name:
-        raise ConfigError(f"the topic {topic!r} makes no pipeline's name: give --name")
+        raise ConfigError(f"no pipeline name can be made of topic {topic!r}: give --name")
     return name
 
 
@@ -427,7 +427,7 @@ def _remarks(inferred: InferredSchema, read: Sample) -> list[str]:
         sentences.append("Values that do not fit go to the dead-letter table.")
     if inferred.framed:
         sentences.append(
-            f"{number(inferred.framed)} values begin as a schema registry's do: they are read with "
+            f"{number(inferred.framed)} values start with a schema id: to decode them, give "
             "--registry URL."
         )
     if inferred.tombstones:

@@ -348,7 +348,7 @@ def _describe_next(output: Output, name: str, reader: NextReader) -> None:
         return
     whose = "the key's columns" if reader.part == KEY else "the columns"
     compared = f"schema {reader.schema} of {reader.subject}, compared with {reader.before}"
-    output.say(f"{name}: {compared}, which {whose} are of")
+    output.say(f"{name}: {compared}, the present schema of {whose}")
 
 
 def json_schema() -> None:

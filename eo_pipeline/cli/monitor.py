@@ -153,7 +153,7 @@ class _WatchedPipeline:
         if transactions := self.status.transactions:
             state.append(f"; {said_of(transactions)}", "yellow")
         if self.last_error:
-            state.append(f"; was not: {self.last_error}", "dim")
+            state.append(f"; last error: {self.last_error}", "dim")
         return state
 
 
@@ -213,7 +213,7 @@ def _show(output: Output, watched: Sequence[_WatchedPipeline]) -> None:
 
 _LOOPBACK = "127.0.0.1"
 
-_Port = Annotated[int, typer.Option(min=0, max=65535, help="Where Prometheus asks; 0: any free.")]
+_Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to serve metrics on; 0: any.")]
 _Host = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0: every one.")]
 _TextFile = Annotated[
     Path | None,
@@ -268,7 +268,7 @@ def metrics(
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise SetupError(
-            f"{host}:{port} cannot be listened on: {error}. Name another --port."
+            f"cannot listen on {host}:{port}: {error}. Choose another --port."
         ) from error
     for pipeline in observed:
         poll_in_background(pipeline, every)
@@ -302,7 +302,7 @@ _COLUMNS = (
 )
 _TOTAL = "total"
 
-_By = Annotated[By, typer.Option("--by", help="What a line sums up.")]
+_By = Annotated[By, typer.Option("--by", help="Group the costs by this.")]
 _Since = Annotated[
     str | None,
     typer.Option(help="Only what was committed since then, such as 2026-01-31T12:00Z."),

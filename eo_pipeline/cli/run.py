@@ -76,8 +76,8 @@ def show_preview(
         output.say(f"{column} changes in {number(count)} of {number(rows.told)}")
     if rows.changed > rows.told:
         output.say(
-            f"of {number(rows.changed - rows.told)} changed rows the columns are not told: several "
-            "rows of one key changed"
+            f"{number(rows.changed - rows.told)} changed rows are not in these counts: several "
+            "rows with the same key changed"
         )
     for column, reason in preview.left_out.items():
         output.say(f"{column} is not compared: {reason}")

@@ -43,7 +43,7 @@ _Remote = Annotated[
 _Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")]
 
 app = typer.Typer(
-    help="A Spark that stays warm for the runs started in this folder and below.",
+    help="Manage a warm Spark for runs started in this folder or below.",
     no_args_is_help=True,
 )
 

@@ -141,7 +141,7 @@ def show_entry(output: Output, entry: LedgerEntry, live: bool) -> None:
     counts = entry.counts
     fields: list[tuple[str, str]] = [
         ("pipeline", entry.pipeline),
-        ("version", f"{entry.version} ({'live' if live else 'dead: a rewind left it behind'})"),
+        ("version", f"{entry.version} ({'live' if live else 'dead: undone by a rewind'})"),
         ("kind", entry.operation.value),
         *([("target", str(entry.target))] if entry.target is not None else []),
         ("committed", instant(entry.committed_at)),

@@ -203,9 +203,9 @@ def left_behind(fields: Mapping[str, Any], folder: Path) -> Iterator[Fault]:
         if former != current and is_here and not is_there:
             yield (
                 at,
-                f"{path} starts at the document, and at {current / table} there is no table; there "
-                f"is one at {former / table}, where it began when paths started at the working "
-                f"folder. Write {os.path.relpath(former, folder)}, or move it",
+                f"{path} is relative to the document, and there is no table at {current / table}; "
+                f"one is at {former / table}: earlier releases resolved paths from the working "
+                f"folder. Write {os.path.relpath(former, folder)}, or move the table",
             )
 
 

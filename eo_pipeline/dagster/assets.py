@@ -70,9 +70,9 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 def _of_tables(declared: DagsterPipeline) -> str:
     if not declared.members:
-        return f"Holds each record of {_topics(declared)} exactly once."
+        return f"Table with each record of {_topics(declared)} exactly once."
     named = ", ".join(declared.members)
-    return f"Tables {named} of {_topics(declared)}: each checkpoint fills all in one transaction."
+    return f"Tables {named} of {_topics(declared)}: each commit writes all in one transaction."
 
 
 def member_spec(declared: DagsterPipeline, name: str) -> dg.AssetSpec:
@@ -86,7 +86,7 @@ def member_spec(declared: DagsterPipeline, name: str) -> dg.AssetSpec:
         deps=declared.topics_of(name),
         description=(
             f"Table {name} of {pipeline.name!r}, filled in one transaction with its other tables. "
-            "A checkpoint that changes no row of it leaves it as it is."
+            "Checkpoints that do not change this table do not materialize it."
         ),
         metadata=sink | member_columns(declared, name),
         code_version=pipeline.code_version,
@@ -118,7 +118,9 @@ def offsets_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 def _topics(declared: DagsterPipeline) -> str:
     source = declared.pipeline.source
-    return source.topic_pattern or ", ".join(source.topics)
+    if source.topic_pattern:
+        return f"the Kafka topics {source.topic_pattern}"
+    return f"Kafka topic{'s' * (len(source.topics) > 1)} {', '.join(source.topics)}"
 
 
 def _run(

@@ -99,13 +99,13 @@ def _agreement(shown: EntryId | None, head: EntryId | None) -> str:
     if shown == head:
         return f"both at version {head.version}" if head else "both are empty"
     if head is None:
-        return "Dagster shows versions, but the ledger in the sink is empty: was the sink emptied?"
+        return "Dagster shows versions, but the ledger is empty: the sink was reset or replaced."
     if shown is None or shown.version < head.version:
         now = f"version {shown.version}" if shown else "nothing"
-        return f"Dagster shows {now}, the sink holds version {head.version}; the reconciler is due"
+        return f"Dagster shows {now}, the sink has version {head.version}; wait for the reconciler"
     return (
         f"Dagster shows version {shown.version}, which the ledger (at version {head.version}) does "
-        "not hold: the sink was restored from an older state, or replaced"
+        "not contain: the sink was restored or replaced. See `eo doctor`."
     )
 
 
@@ -144,7 +144,9 @@ def build_lag_checks(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     return follows
 
 
-_MISSING = dg.AssetCheckResult(passed=False, description="Kafka has no such topic")
+_MISSING = dg.AssetCheckResult(
+    passed=False, description="The topic does not exist or is not visible to this user"
+)
 
 
 def audit_key(declared: DagsterPipeline) -> dg.AssetCheckKey:

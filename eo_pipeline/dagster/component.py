@@ -100,7 +100,7 @@ attributes:
   # transform: my_package.my_module:my_function
 
   sink:
-    # prints what it would write; for a table:
+    # the console sink prints rows; to write to a table:
     #   type: postgres
     #   dsn: "{{{{ env.EO_PG_DSN }}}}"
     #   table: {name}
@@ -108,10 +108,10 @@ attributes:
 
   # a run starts when at least this many records wait
   lag_threshold: 1
-  # ... and at these times, whatever waits
+  # ... and at these times, regardless of the lag
   # schedule: "*/15 * * * *"
 
-  # start with `stopped`, switch them on in the UI
+  # initial status of sensors and schedules; switch them on in the UI
   sensors: stopped
 """
 
@@ -175,13 +175,13 @@ class KafkaPipelineComponent(Automation, dg.Component):
         Fields,
         _NOT_SHOWN,
         _resolver(
-            "Which topics, and how their records are read: eo_pipeline.KafkaSource.",
+            "Topics, and how to read and decode records: eo_pipeline.KafkaSource.",
         ),
     ]
     sink: Annotated[
         Fields,
         _NOT_SHOWN,
-        _resolver("Where rows and ledger go: `type`, and the fields of that sink."),
+        _resolver("Store of the table and its ledger: `type` and the fields of that sink."),
     ]
     transform: str | None = Field(
         None, description="package.module:function, a DataFrame -> DataFrame."
@@ -193,7 +193,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         Fields | None,
         _NOT_SHOWN,
         _resolver(
-            "How stores are reached: eo_pipeline.storage.config.Storage.",
+            "Connection settings of S3, GCS, Azure, HDFS: eo_pipeline.storage.config.Storage.",
             optional=True,
         ),
     ] = None
@@ -221,7 +221,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
 
     maintenance: Annotated[
         Fields | None,
-        _resolver("How a lake table's files are maintained.", optional=True),
+        _resolver("Settings of `eo maintain` for Delta and Iceberg tables.", optional=True),
     ] = None
     tables: Annotated[
         list[Fields] | None,
@@ -233,7 +233,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
         ),
     ] = None
     rest: Literal["fail", "ignore"] | None = Field(
-        None, description="Records that none of `tables` takes: fail (default), or ignore."
+        None, description="For records that match none of `tables`: fail (default) or ignore."
     )
 
     translation: Annotated[
@@ -243,8 +243,8 @@ class KafkaPipelineComponent(Automation, dg.Component):
         None,
         repr=False,
         description="Overrides key, key_prefix, group_name, owners, tags, kinds ... of each asset. "
-        "{{ spec }} is the default spec, {{ asset }} is table, offsets, checkpoints, member: one "
-        "of several tables.",
+        "{{ spec }} is the default spec, {{ asset }} is table, offsets, checkpoints or member "
+        "(one of several tables).",
     )
 
     #: Fields as written, for the document of a fork.
@@ -270,7 +270,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """Return the description for `dg list components` and the catalog."""
         return dg.ComponentTypeSpec(
-            description="Kafka to a table, exactly once, in batches.",
+            description="Ingests Kafka topics into a table, exactly once, in batches.",
             tags=["kafka", "spark", "exactly-once"],
             produces=["asset", "asset_check", "job", "schedule", "sensor", "resource"],
         )

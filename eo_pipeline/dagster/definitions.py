@@ -123,7 +123,7 @@ def name_in_use(pipeline: str, built: dg.Definitions, document: str) -> str | No
     for kind, name in (("pipeline", pipeline), *_names(built)):
         other = names.setdefault((kind, name), document)
         if other != document:
-            return f"the {kind} {name!r} is also of the pipeline in {other}; rename one of the two"
+            return f"the {kind} {name!r} is also defined by the pipeline in {other}; rename one"
     return None
 
 

@@ -176,7 +176,7 @@ def _answers(queries: Sequence[_Query[T]], until: float, late: type[EoPipelineEr
             continue
         if future is not None:
             _abandoned[query.key] = future
-        error = late("no answer in time; asked again once the question has ended")
+        error = late("no response in time; retried once the pending request has ended")
         answers |= {member.name: error for member in query.group}
     return answers
 
@@ -250,7 +250,7 @@ def build_fleet_sensors(
             ),
             jobs=jobs,
             description=f"Checks the lag of {len(members):,} pipelines together, starts a run for "
-            "each one that has new records, and records the lag on its topics.",
+            "each one with new records, and reports the lag on its topics.",
             minimum_interval_seconds=min(e.automation.lag_interval_seconds for e in members),
             default_status=fleet.sensor_status,
         ),
@@ -286,7 +286,7 @@ def check_fleet(
     memory.polled_at |= {member.name: now for member in due}
     events = _failure_events(due, result, memory)
     if result.failed:
-        log(f"not looked at: {failure_text(result.failed)}")
+        log(f"could not check {failure_text(result.failed)}")
     if due and not result.statuses:
         for event in events:
             instance.report_runless_asset_event(event)  # Dagster drops the events of a failed tick
@@ -295,7 +295,7 @@ def check_fleet(
     requests = _runs(fleet, due, instance, result)
     return dg.SensorResult(
         run_requests=requests,
-        skip_reason=None if requests else _summary(result, "nothing to read"),
+        skip_reason=None if requests else _summary(result, "no run to start"),
         asset_events=events,
     )
 
@@ -415,7 +415,7 @@ def _age(status: Status) -> tuple[float, str]:
 
 
 def _summary(result: PollResult, message: str) -> str:
-    missing = f"; not looked at: {failure_text(result.failed)}" if result.failed else ""
+    missing = f"; could not check {failure_text(result.failed)}" if result.failed else ""
     return f"{len(result.statuses):,} pipelines: {message}{missing}"
 
 

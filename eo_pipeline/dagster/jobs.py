@@ -394,7 +394,7 @@ def _replay_plan_step(
 def _replay_plan(declared: DagsterPipeline, config: ReplayRequest) -> ReplayPlan:
     if bool(config.versions) == (config.first is not None):
         raise ConfigError(
-            "versions or first must name the checkpoints, one of the two: {versions: [3, 7]} or "
+            "Select the checkpoints by either versions or first: {versions: [3, 7]} or "
             "{first: 3, last: 7}. Nothing was changed."
         )
     return declared.pipeline.plan_replay(
@@ -424,7 +424,7 @@ def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: For
             **_shown(context, plan, done=True),
         }
     )
-    context.log.info(f"{config.name!r} has a ledger now; declare it, and its first run reads on")
+    context.log.info(f"Created the ledger of {config.name!r}. Declare the pipeline, then run it.")
 
 
 def _document(declared: DagsterPipeline, config: ForkRequest) -> dg.MetadataValue:
@@ -466,7 +466,7 @@ def _done_before(
     head = declared.pipeline.head() if context.retry_number else None
     if head is None or head.run_id != context.run.run_id or head.operation is not operation:
         return None
-    context.log.info(f"version {head.version}: an earlier attempt of this run has done it")
+    context.log.info(f"Version {head.version} was already committed by an earlier attempt.")
     return head
 
 

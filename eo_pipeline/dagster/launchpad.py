@@ -194,7 +194,7 @@ def version_or_moment(target: Target, field: str) -> int | datetime:
     """
     if (target.version is None) == (target.time is None):
         raise ConfigError(
-            f"{field}: name a checkpoint by one of the two, {{version: 41}} or {{time: ...}}; the "
+            f"{field}: give exactly one of {{version: 41}} and {{time: ...}}; the "
             "checkpoints asset lists the live ones. Nothing was changed."
         )
     if target.version is not None:
@@ -222,7 +222,7 @@ def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink:
         changed = type(current).model_validate({**dict(current), **config})
     if changed == current:
         raise ConfigError(
-            f"sink: nothing there differs from the sink of {pipeline.name!r}; name another table"
+            f"sink: identical to the sink of {pipeline.name!r}; a fork needs its own table"
         )
     return changed
 

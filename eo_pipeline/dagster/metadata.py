@@ -254,7 +254,7 @@ def _ranges_table(ranges: Sequence[OffsetRange]) -> dg.MetadataValue:
         "partition": "int",
         "start": ("int", "first offset read"),
         "end": ("int", "next offset to read"),
-        "offsets": ("int", "end - start: records, and offsets without a record"),
+        "offsets": ("int", "end - start, including offsets without a record"),
     }
     rows = [
         {
@@ -342,14 +342,14 @@ def job_filled_in(
 
 
 #: Description of a key's column without a comment.
-_KEY = "of the record's key"
+_KEY = "field of the record's key"
 
 #: Descriptions of the engine's columns.
 _ENGINE_COLUMNS = {
-    CHECKPOINT_COLUMN: "the ledger version whose row it is",
-    "_eo_topic": "the topic of the record it was made of",
-    "_eo_partition": "the Kafka partition of that record",
-    "_eo_offset": "the offset of that record",
+    CHECKPOINT_COLUMN: "checkpoint (ledger version) that the row belongs to",
+    "_eo_topic": "topic of the source record",
+    "_eo_partition": "Kafka partition of the source record",
+    "_eo_offset": "offset of the source record",
 }
 
 

@@ -56,7 +56,7 @@ class Automation(dg.Model, dg.Resolvable):
         ge=0.0,
         le=30.0,
         description="How long a tick keeps polling (every 0.5 s) if there is nothing to start. 4.5 "
-        "covers nearly the whole interval, since Dagster evaluates sensors every 5 s at most.",
+        "covers nearly the whole interval: Dagster evaluates sensors at most every 5 s.",
     )
     lag_limit: PositiveInt | None = Field(
         None,
@@ -87,11 +87,11 @@ class Automation(dg.Model, dg.Resolvable):
         description="Maximum retries of a step after a temporary failure of sink or broker.",
     )
     retry_delay_seconds: NonNegativeFloat = Field(
-        5.0, description="Delay before the first retry; doubled for each further one."
+        5.0, description="Delay before the first retry; later delays grow: 5, 15, 35 s."
     )
     group: str | None = Field(None, description="Asset group; the pipeline's name if absent.")
     owners: list[str] = Field([], description="E-mail addresses, or team:name.")
-    tags: dict[str, str] = Field({}, description="Tags of the pipeline's two assets.")
+    tags: dict[str, str] = Field({}, description="Tags of the pipeline's assets.")
     description: str | None = Field(None, description="What the table holds, for the catalog.")
     run_tags: dict[str, str] = Field(
         {}, description="Tags of the runs that jobs, schedule and sensors start."
@@ -241,7 +241,7 @@ class DagsterPipeline:
         if spec.key != key:
             raise ConfigError(
                 f"translation: {default.to_user_string()!r} became both {key.to_user_string()!r} "
-                f"and {spec.key.to_user_string()!r}. Make the new key of spec.key alone."
+                f"and {spec.key.to_user_string()!r}. Derive the new key from spec.key only."
             )
         return spec
 

@@ -220,9 +220,9 @@ def _losses(losses: Sequence[Loss]) -> dg.MetadataValue:
     columns: Columns = {
         "topic": "string",
         "partition": "int",
-        "expected": ("int", "the offset that comes next"),
+        "expected": ("int", "next offset to read"),
         "beginning": ("int", "the first offset that Kafka holds now"),
-        "end": ("int", "the offset after the last one"),
+        "end": ("int", "offset after the last record in Kafka"),
         "cause": "string",
     }
     return table_of(columns, losses[:LOSSES_SHOWN])

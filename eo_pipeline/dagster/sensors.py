@@ -84,7 +84,7 @@ def _lag_sensor(declared: DagsterPipeline) -> dg.SensorDefinition:
         declared,
         "lag",
         lambda context: check_lag(declared, context.instance, context.cursor),
-        description="Starts a run when Kafka has new records, and records the lag on each tick.",
+        description="Starts a run when Kafka has new records; reports the lag on the topic.",
         seconds=declared.automation.lag_interval_seconds,
         job=declared.job,
     )
@@ -257,7 +257,7 @@ def _reconciler(declared: DagsterPipeline) -> dg.SensorDefinition:
         declared,
         "reconciler",
         lambda context: reconcile(declared, context.instance, context.cursor),
-        description="Reports ledger versions missing in Dagster, of killed or external runs.",
+        description="Reports ledger versions that killed or external runs left unreported.",
         seconds=declared.automation.reconcile_interval_seconds,
         job=None,
     )
@@ -282,10 +282,10 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
             f"Skipped: run {run.run_id[:8]} is {_status(run)} and reports its own commits."
         )
     missing, after = _compare(declared, instance, progress, entries)
-    at = f"version {after.entry.version}" if after.entry else "an empty ledger"
+    at = f"version {after.entry.version}" if after.entry else "now: the ledger is empty"
     shown = _live_table(declared, instance, entries, progress, after)
     after = replace(after, shown=after.entry if shown else progress.shown)
-    message = f"reported {len(missing)} of the versions " if missing else "the event log agrees "
+    message = f"reported {len(missing)} missing versions " if missing else "event log is complete "
     settled = [e for e in entries if after.entry and e.version <= after.entry.version]
     wanted = live_keys(declared, keys, settled, anew=anew)
     after = replace(after, keys=len(wanted))

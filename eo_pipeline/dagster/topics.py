@@ -118,7 +118,7 @@ def _no_result(key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
         check_name=key.name,
         passed=False,
         severity=dg.AssetCheckSeverity.WARN,
-        description="Not evaluated yet: the run failed before it.",
+        description="Not evaluated: the run failed before this check.",
     )
 
 
@@ -282,7 +282,7 @@ def lag_result(declared: DagsterPipeline, topic: Topic) -> dg.AssetCheckResult:
     """Return the check result of a reachable topic; ``lag_limit`` decides whether it passes."""
     limit = declared.automation.lag_limit
     passed = _is_below_limit(declared, topic.lag)
-    against = "" if limit is None else f", {'below' if passed else 'not below'} {limit:,}"
+    against = "" if limit is None else f", {'below' if passed else 'at or above'} limit {limit:,}"
     return dg.AssetCheckResult(
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
@@ -314,7 +314,9 @@ def retention(declared: DagsterPipeline) -> dict[dg.AssetKey, str]:
     try:
         by_topic = admin.retention(admin.topic_ids())
     except SourceUnavailableError as error:
-        log.info("%s: how long records are kept is not known: %s", declared.pipeline.name, error)
+        log.info(
+            "%s: could not read the retention of the topics: %s", declared.pipeline.name, error
+        )
         return {}
     by_key: dict[dg.AssetKey, set[str]] = {}
     for topic, kept in by_topic.items():
@@ -331,7 +333,7 @@ def _observation(
 ) -> dg.AssetObservation:
     return dg.AssetObservation(
         key,
-        description=f"end {topic.end:,}; {declared.pipeline.name} has {topic.lag:,} to read",
+        description=f"end offset {topic.end:,}; lag of {declared.pipeline.name} {topic.lag:,}",
         metadata={
             **({} if arriving is None else {"offsets_per_second": round(arriving, 2)}),
             **({"retention": kept[key]} if key in kept else {}),

@@ -255,8 +255,8 @@ def region_of(bootstrap_servers: str, client: Mapping[str, str]) -> str:
     region_name = next((region for region in candidates if region), None)
     if region_name is None:
         raise ConfigError(
-            f"client: {MSK_IAM} needs aws.region: neither do the brokers' names tell it "
-            f"(....kafka.REGION.amazonaws.com), nor {' or '.join(_VARIABLES)}."
+            f"client: {MSK_IAM} needs aws.region: it is not in the brokers' names "
+            f"(....kafka.REGION.amazonaws.com) nor in {' or '.join(_VARIABLES)}."
         )
     return region_name
 
@@ -420,8 +420,8 @@ def _bearer(client: Mapping[str, str]) -> dict[str, str]:
     _refuse_half_a_bearer(client)
     if foreign := sorted(filter(is_foreign, client)):
         raise ConfigError(
-            f"client: {', '.join(foreign)}: Spark's Kafka client gets tokens by client credentials "
-            f"alone. Say under source.spark_options how it logs in ({_BY_HAND}, "
+            f"client: {', '.join(foreign)}: Spark's Kafka client supports only the "
+            f"client-credentials grant. Configure it in source.spark_options ({_BY_HAND}, "
             "kafka.sasl.login.callback.handler.class)."
         )
     settings = {_SAME.get(name, name): value for name, value in client.items()}

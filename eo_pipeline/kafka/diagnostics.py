@@ -128,7 +128,7 @@ _REMEDIES = {
     KafkaError._RESOLVE: "Correct the name in bootstrap_servers, or see that it can be resolved.",
     KafkaError._SSL: "Correct the ssl settings of the client, or the brokers' certificate.",
     KafkaError._AUTHENTICATION: "Correct the user or password among the client's sasl settings.",
-    KafkaError._BAD_MSG: "What listens there speaks no Kafka, or wants another security.protocol.",
+    KafkaError._BAD_MSG: "The server there is not Kafka, or needs another security.protocol.",
 }
 _TOKENLESS = "Failed to acquire SASL OAUTHBEARER token"
 _CREDENTIALS = "Correct sasl.oauthbearer.client.id, .client.secret, .scope or .token.endpoint.url."
@@ -141,8 +141,8 @@ _ALERT = re.compile(
     r"alert (bad certificate|certificate unknown|certificate expired|certificate required"
     r"|certificate revoked|unknown ca|unsupported certificate)"
 )
-_CERTIFICATE_REMEDY = "Have it signed by an authority that the brokers trust; it may be over, too."
-_NO_CERTIFICATE_REMEDY = "Name the client's in ssl.certificate.location and ssl.key.location."
+_CERTIFICATE_REMEDY = "Use one signed by a CA that the brokers trust; it may also have expired."
+_NO_CERTIFICATE_REMEDY = "Set ssl.certificate.location and ssl.key.location in the client."
 _UNTRUSTED = re.compile(r"ssl://\[?([^/]+?)\]?:(\d+).*certificate verify failed", re.DOTALL)
 
 #: What may stand in an error: a page in HTML, from who is no token endpoint, may not.

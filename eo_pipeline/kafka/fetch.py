@@ -98,10 +98,10 @@ def fetched_alone(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: 
     if records is None:
         raise SetupError(
             f"Pipeline {pipeline!r}: a record has a timestamp (in nanoseconds, say) at which "
-            "Spark's connector gives up, and this process could not fetch the batch instead: it is "
-            f"larger than {ODD_BYTES_MAX >> 20} MiB, or source.spark_options says how to read. "
-            "Nothing was committed. Until it is read, set source.max_bytes to 100000000 and take "
-            "source.spark_options out."
+            "Spark's connector fails, and this process could not fetch the batch itself: it is "
+            f"larger than {ODD_BYTES_MAX >> 20} MiB, or source.spark_options is set. "
+            "Nothing was committed. To get past it, set source.max_bytes to 100000000 and remove "
+            "source.spark_options meanwhile."
         )
     return records
 

@@ -185,9 +185,9 @@ class OpenTransaction:
     def remedy(self) -> str:
         """Commands that name its producer and end it."""
         return (
-            "Its producer is named by `kafka-transactions.sh describe-producers --topic "
-            f"{self.topic} --partition {self.partition}`; what hangs longer than the producer's "
-            f"transaction.timeout.ms is ended by `abort --start-offset {self.offset}` of the same."
+            "To find its producer: `kafka-transactions.sh describe-producers --topic "
+            f"{self.topic} --partition {self.partition}`. If it outlives the producer's "
+            f"transaction.timeout.ms, end it with its `abort --start-offset {self.offset}`."
         )
 
     def __str__(self) -> str:

@@ -71,11 +71,11 @@ def _tell(pipeline: str, discovery: Discovery) -> None:
         log.info("%s: new partitions: %s", pipeline, _listed(discovery.fresh))
     if discovery.returned:
         log.warning(
-            "%s: back, read on where they were left: %s", pipeline, _listed(discovery.returned)
+            "%s: partitions are back, reading resumes: %s", pipeline, _listed(discovery.returned)
         )
     if discovery.waiting:
         waiting = _listed(discovery.waiting)
-        log.warning("%s: end below where they were left, not read: %s", pipeline, waiting)
+        log.warning("%s: not read, the logs end below the next offset: %s", pipeline, waiting)
     if discovery.unsubscribed:
         topics = sorted({tp.topic for tp in discovery.unsubscribed})
         log.warning("%s: no longer subscribed, offsets kept: %s", pipeline, topics)

@@ -42,8 +42,8 @@ def validated(cluster: Cluster, head: LedgerEntry | None, logs: LogReader) -> Cl
     marks = head.identity.marks
     if not marks and any(head.offsets.values()):
         log.info(
-            "%s: version %d, of an earlier release, says nothing of the logs it stands on: "
-            "whether they are the same is known from the next checkpoint on",
+            "%s: version %d, written by an earlier release, has no marks of its logs: "
+            "replaced logs are detected from the next checkpoint on",
             head.pipeline,
             head.version,
         )

@@ -89,10 +89,10 @@ Start = Annotated[
 
 
 class SchemaFile(Settings):
-    """A schema that stands in a file of its own.
+    """A schema in a separate file.
 
     Args:
-        file: its path; in a document relative to that.
+        file: path of the file, relative to the YAML document.
     """
 
     file: str = Field(min_length=1)
@@ -163,10 +163,10 @@ class KafkaSource(Settings):
 
     Args:
         bootstrap_servers: ``host:port,host:port``.
-        topics: topic names, or one alone; or
+        topics: one or several topic names; alternative to ``topic_pattern``.
         topic_pattern: a regular expression that must match a whole topic name.
-        value_schema: the columns of a JSON value, as Spark's DDL writes them, or a JSON Schema; or
-            one Avro schema; or ``{file: PATH}``, where any of them stands.
+        value_schema: schema of the values: for JSON a Spark DDL string or a JSON Schema, or
+            an Avro or Protobuf schema; or ``{file: PATH}`` of a file with one of these.
         value_format: ``json`` (with ``value_schema``, a Spark DDL string or ``StructType``, of
             which a field declared ``NOT NULL`` must be present, or a JSON Schema as JSON; or with
             ``registry``), ``avro`` (with
@@ -174,8 +174,8 @@ class KafkaSource(Settings):
             written with), ``protobuf`` (with ``registry``, or with ``value_schema``, a .proto
             file's text) or ``raw`` (one binary column ``value``). With ``registry`` its latest
             schema gives the columns.
-        message: which message of a Protobuf schema the values are; the first of its file if
-            absent. ``Outer.Inner`` for one in another.
+        message: Protobuf message type of the values; default: the first message of the
+            file. ``Outer.Inner`` names a nested message.
         key_format: ``raw`` (bytes, in ``_kafka.key`` only), ``text`` (a column ``key``), ``json``
             (with ``key_schema``, as for values, or with ``registry``), ``avro`` (with
             ``key_schema``, an Avro schema, or with ``registry``) or ``protobuf`` (with
@@ -192,20 +192,20 @@ class KafkaSource(Settings):
             ``quarantine`` or ``rescue``, one word or one for each kind of change.
         start: where the very first checkpoint begins. Resolved once to numbers and stored.
         isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
-        max_records: the most offsets one checkpoint spans, shared fairly by the partitions.
-        max_bytes: the same by the size of values, estimated from earlier checkpoints.
-        on_bad_record: ``fail`` names the first one; ``dead_letter`` writes them aside, and fails
+        max_records: maximum number of offsets per checkpoint, shared fairly by the partitions.
+        max_bytes: the same limit in bytes of values, estimated from earlier checkpoints.
+        on_bad_record: ``fail`` stops the run; ``dead_letter`` writes bad records aside, and fails
             when one checkpoint holds more than ``dead_letter_limit``.
-        dead_letter_limit: the most bad records one checkpoint may set aside.
+        dead_letter_limit: maximum number of dead letters per checkpoint; more fail the run.
         tombstones: a record without a value is a bad record (``bad``) or left out and counted
             (``skip``).
         on_retention, on_recreated, on_vanished: ``fail`` raises DataLossError; ``continue``
             records the hole as a ledger version of its own and goes on. A truncated log follows
             ``on_recreated``, and is read on when it reaches the ledger's offset. A topic that has
-            an earlier topic's UUID again is always an error. ``on_vanished`` also says whether a
-            topic of ``topics`` that does not exist stops the run, once there was a first one.
-        commit_group: after each commit also tell Kafka the offsets under this consumer group, for
-            lag tools only; nothing ever reads it to decide.
+            an earlier topic's UUID again is always an error. After the first run, ``on_vanished``
+            also decides whether a topic of ``topics`` that does not exist fails the run.
+        commit_group: consumer group to which each commit also writes its offsets in Kafka, for
+            lag tools only; the pipeline itself never reads them.
         client: librdkafka settings for authentication and transport (``security.protocol``,
             ``sasl.*``, ``ssl.*`` ...), used by the admin client and, translated, by Spark.
         spark_options: options for Spark alone: ``kafka.`` and a consumer's setting for connecting,
@@ -288,7 +288,7 @@ class KafkaSource(Settings):
             )
         if self.by_registry(VALUE) and len(self.topics) != 1 and not self._registry.subject:
             raise ValueError(
-                "registry.subject must say whose latest schema gives the columns, since "
+                "registry.subject is required to select the schema of the columns, since "
                 "more than one topic may be read"
             )
         self._check_schema()
@@ -298,8 +298,8 @@ class KafkaSource(Settings):
         changes = self.schema_changes
         if self.registry is None and changes != SchemaChanges():
             raise ValueError(
-                "schema_changes belongs to a registry; without one unknown_fields says what "
-                "becomes of fields that value_schema does not name"
+                "schema_changes needs a registry; without one, unknown_fields decides about "
+                "fields that value_schema does not name"
             )
         if self.value_format == "protobuf" and self.keeps_unknown and self.value_schema:
             raise ValueError(

@@ -27,29 +27,28 @@ from eo_pipeline.staging.failures import Failures
 _PER_REQUEST = 1_000
 
 _GAUGES = {
-    "eo_up": "1 if the last look at the pipeline's sink and at Kafka worked, else 0.",
+    "eo_up": "1 if the last poll of the pipeline's sink and Kafka succeeded, else 0.",
     "eo_lag_records": "Kafka offsets that wait to be read: an upper bound on records.",
-    "eo_unstable_records": "Kafka offsets that wait until producers' transactions end; not in the "
-    "lag.",
-    "eo_open_transaction_timestamp_seconds": "When the oldest transaction began that records wait "
-    "for.",
+    "eo_unstable_records": "Kafka offsets behind open producer transactions; not part of the lag.",
+    "eo_open_transaction_timestamp_seconds": "Start of the oldest open transaction that blocks "
+    "records.",
     "eo_version": "Version of the ledger's newest entry.",
-    "eo_table_rows": "Rows the pipeline has in its table, by the ledger.",
+    "eo_table_rows": "Rows of the pipeline in its table, as counted in the ledger.",
     "eo_last_commit_timestamp_seconds": "When the newest version was committed.",
     "eo_last_record_timestamp_seconds": "When the newest version that read records was committed.",
-    "eo_last_checkpoint_seconds": "From plan to commit of the newest version that read records.",
-    "eo_obstacles": "Data losses and damaged manifests that stop the next run.",
+    "eo_last_checkpoint_seconds": "Seconds from plan to commit of the newest version with records.",
+    "eo_obstacles": "Data losses and unreadable staged batches that will fail the next run.",
     "eo_last_failure_timestamp_seconds": "When a run last failed.",
-    "eo_look_timestamp_seconds": "When the pipeline was last looked at.",
+    "eo_look_timestamp_seconds": "When the pipeline was last polled.",
 }
 _COUNTERS = {
-    "eo_checkpoints": "Versions of the ledger, by what was done.",
+    "eo_checkpoints": "Versions of the ledger, by operation.",
     "eo_records_read": "Kafka records read by runs and replays.",
-    "eo_bytes_read": "Bytes of those records' values.",
+    "eo_bytes_read": "Bytes of the record values read by runs and replays.",
     "eo_rows_written": "Rows written by runs and replays.",
-    "eo_dead_letters": "Dead letters of runs and replays.",
-    "eo_run_failures": "Runs that failed, by the kind of error, as they noted it in staging.",
-    "eo_look_errors": "Looks of this process that failed, by the kind of error.",
+    "eo_dead_letters": "Records that runs and replays set aside as dead letters.",
+    "eo_run_failures": "Failed runs by error class, counted from their notes in staging.",
+    "eo_look_errors": "Failed polls of this process, by error class.",
 }
 
 

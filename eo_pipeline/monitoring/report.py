@@ -320,7 +320,7 @@ def _picture(
     panels.append(bars(axis, top(), "Records per second", [_speed(node) for node in nodes]))
     panels.append(bars(axis, top(), "Seconds by phase", [phases_of(e) for e in entries]))
     panels.append(
-        line(axis, top(), "Offsets that waited (lag) before each version; last: now", lags)
+        line(axis, top(), "Unread offsets (lag) before each version; last value: now", lags)
     )
     rows = [float(entry.counts.rows_total) for entry in entries]
     panels.append(line(axis, top(), "Rows in the table", rows))
@@ -395,7 +395,7 @@ def _span(entries: Sequence[LedgerEntry], created_at: datetime) -> str:
     if not entries:
         return ""
     first, last = (entry.committed_at or entry.started_at for entry in (entries[0], entries[-1]))
-    return f"{_instant(first)} – {_instant(last)}, made {_instant(created_at)}"
+    return f"{_instant(first)} – {_instant(last)}, page created {_instant(created_at)}"
 
 
 def _costs(entries: Sequence[LedgerEntry]) -> Mapping[str, Spent]:

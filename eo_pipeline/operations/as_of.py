@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 _NAMED_MAX = 10
 
 _REMEDY = (
-    "What is left of it is shown with --what-is-left (what_is_left=True). To have it whole: a "
-    "backup of that time, or `eo fork 0` into another table, which reads the records again, with "
+    "Use --what-is-left (what_is_left=True) to see the remaining rows. For all rows: a "
+    "backup of that time, or `eo fork --at 0` into another table, which re-reads the records with "
     "today's transform."
 )
 
@@ -158,7 +158,7 @@ class _ByCheckpoint:
         pipeline = self.session.pipeline
         _, went_back = look_again(self.session, self.head)
         if went_back:
-            text = "rows were taken back while it was read"
+            text = "a rewind or replay removed rows while it was read"
             raise PastGoneError(pipeline, self.version, text, "Ask again.")
         if self.counts is None:
             return
@@ -255,9 +255,9 @@ def _gone(
         if entry.operation is not Operation.REWIND or target is None:
             continue
         if taken := [n for n in then if n > target and n not in now]:
-            yield f"version {entry.version} went back to {target} and took out {_named(taken)}"
+            yield f"version {entry.version} rewound to {target} and removed {_named(taken)}"
         elif target < floor:
-            yield f"version {entry.version} went back to {target} and took out what came after it"
+            yield f"version {entry.version} rewound to {target} and removed all later rows"
     for n, version in replayed.items():
         yield f"version {version} replayed checkpoint {n}"
     writers = [entry.version for entry in later if entry.counts.rows]

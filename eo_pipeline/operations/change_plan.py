@@ -404,8 +404,8 @@ def find_live_entry(
         same = target if target >= head.floor else left_behind.version
         if not is_moment:
             raise UnknownCheckpointError(
-                f"Pipeline {head.pipeline!r}: version {version} no longer stands: version "
-                f"{left_behind.version} went back to {target}. Choose {same}, or another version "
+                f"Pipeline {head.pipeline!r}: version {version} is no longer live: version "
+                f"{left_behind.version} rewound to {target}. Choose {same}, or another version "
                 "that `eo checkpoints` shows as live."
             )
         version = same

@@ -55,7 +55,7 @@ def _removal(session: SinkSession, floor: Floor, *, dry_run: bool) -> Upkeep:
     begun, raised_by = time.monotonic(), session.entry(floor.since)
     since = raised_by.committed_at if raised_by else None
     if since is not None and datetime.now(UTC) < since + READERS_HAVE:
-        return Upkeep("ledger", f"what is below version {floor.version} goes in an hour or later")
+        return Upkeep("ledger", f"entries below version {floor.version} expire in an hour or later")
     count = session.prune(dry_run=dry_run)
     if not count:
         return Upkeep("ledger", f"nothing is left below version {floor.version}")
@@ -85,7 +85,7 @@ def _raised(context: RunContext, head: LedgerEntry, until: datetime, *, dry_run:
     except FencedError:
         return Upkeep("ledger", "a run was faster: the floor is set by the next maintenance")
     message = f"version {entry.version} sets the floor to version {version}, {count:,} versions up"
-    return Upkeep("ledger", f"{message}: what is below goes in an hour or later")
+    return Upkeep("ledger", f"{message}; older entries expire in an hour or later")
 
 
 def floor_entry(head: LedgerEntry, version: int, entry_at: EntryAt, run_id: str) -> LedgerEntry:

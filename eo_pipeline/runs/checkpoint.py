@@ -279,7 +279,7 @@ class RunContext:
         if isinstance(stager, Stager):
             return stager
         raise RefusedError(
-            f"Pipeline {self.pipeline!r} fills several tables, which this cannot compare yet. "
+            f"Pipeline {self.pipeline!r} fills several tables; comparing them is not supported. "
             "Nothing was changed."
         )
 

@@ -165,15 +165,15 @@ def _after_sending(sent: LedgerEntry, sink: Sink, pipeline: str) -> str:
     except EoPipelineError as error:
         return (
             f"the commit of version {sent.version} was in progress: it is visible as a whole or "
-            f"not at all, and the next run finds out. The ledger could not be read now: {error}"
+            f"not at all; the next run checks which. The ledger could not be read now: {error}"
         )
     if held is None:
         return (
-            f"the commit of version {sent.version} was under way and has not landed; should it "
-            "still, then whole. The next run looks at the ledger first"
+            f"the commit of version {sent.version} was in progress and is not visible. If it still "
+            "succeeds, it is complete; the next run checks the ledger first"
         )
     if held.id == sent.id:
-        return f"version {sent.version} stands: its commit was under way, and landed"
+        return f"version {sent.version} is committed: the commit in progress succeeded"
     return (
         f"version {sent.version} is another run's; nothing of what this run sent for it is visible"
     )

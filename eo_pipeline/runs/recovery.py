@@ -150,7 +150,7 @@ class Recovery:
             if error.retryable:
                 raise
             # a refusal, marked in the attempt
-            log.warning("%s: refused, planned afresh: %s", attempt.folder.name, error)
+            log.warning("%s: batch refused, will be planned again: %s", attempt.folder.name, error)
             return None
         self.staging.witnesses.remember(manifest.entry)
         return manifest.entry
@@ -173,8 +173,8 @@ class Recovery:
             f"Pipeline {self.pipeline!r}: version {version} (transaction {transaction_id}) was "
             f"committed earlier, and the ledger in the sink, which {now}, does not hold it. The "
             "sink was restored from an older backup, failed over to an old replica, or emptied. "
-            "Nothing was read or written. Bring the newer state back, or go on from the sink's "
-            "present state, knowingly: `eo adopt`, Pipeline.adopt()."
+            "Nothing was read or written. Restore the newer state, or accept the sink's "
+            "current state as it is: `eo adopt`, Pipeline.adopt()."
         )
 
     def witnesses(self, head: LedgerEntry | None) -> list[CommitReceipt]:
@@ -201,7 +201,7 @@ class Recovery:
         if held is None or held.id != confirmed.id:
             return False
         if confirmed.content not in (None, held.content_hash):
-            fault = "was changed: it is not what staging saw committed"
+            fault = "was changed after it was committed"
             raise LedgerDamagedError(self.pipeline, held.version, fault)
         return True
 
@@ -214,7 +214,7 @@ def _or_later() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        log.warning("what is left of earlier attempts stays for a later run: %s", error)
+        log.warning("leftovers of earlier attempts not removed; a later run retries: %s", error)
 
 
 def _is_pruned(confirmed: CommitReceipt, head: LedgerEntry | None) -> bool:

@@ -112,7 +112,7 @@ class OverlapScheduler:
         # a commit may have created the table, whose columns then have limits
         alike = staging.stager == self._context.current_stager(measured)
         if not alike or staging.identified(planned) != staging.entry:
-            log.info("version %d was guessed otherwise, and is staged anew", planned.version)
+            log.info("version %d: staged ahead for another plan; staging it again", planned.version)
             self.close()
             return None
         return staging
@@ -311,7 +311,7 @@ class Runner:
         refused = [loss for kind, loss in losses.values() if policy(kind) == "fail"]
         if refused:
             raise DataLossError(self.context.pipeline, refused)
-        log.warning("%s: going on past %d holes, by policy", self.context.pipeline, len(losses))
+        log.warning("%s: skipping %d lost ranges, by policy", self.context.pipeline, len(losses))
         entry = entry_past_losses(
             head, losses, cluster, self.context.run_id, {"reason": "by the source's policy"}
         )

@@ -149,8 +149,8 @@ class SinkTransaction:
         if self.state is TransactionState.UNKNOWN:
             raise CommitUnknownError(
                 f"Pipeline {self.entry.pipeline!r}: the reply to the commit of version "
-                f"{self.entry.version} was lost, and a second try under the same transaction id "
-                f"found: {error} The first may still land; nothing was deleted, the next run "
+                f"{self.entry.version} was lost, and retrying the same transaction id failed: "
+                f"{error} The first commit may still succeed. Nothing was deleted; the next run "
                 "looks at the ledger."
             ) from error
 

@@ -124,11 +124,11 @@ def _of_column(field: StructField, limits: ColumnLimits) -> Iterator[Unfit]:
     name, data_type = field.name, field.dataType
     value = column(name)
     if name in limits.needed:
-        yield Unfit(value.isNull(), "null, and rows are told apart by it")
+        yield Unfit(value.isNull(), "null, but the column identifies rows")
     elif name.lower() in {column.lower() for column in limits.never_null}:
         yield Unfit(value.isNull(), "null, which the table does not take")
     if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
-        yield Unfit(F.isnan(value), "NaN, and rows are told apart by it")
+        yield Unfit(F.isnan(value), "NaN, but the column identifies rows")
     yield from _of_value(value, data_type, replace(limits, utf8=_UTF8 in field.metadata))
 
 

@@ -111,8 +111,8 @@ def refuse_another_manner(head: LedgerEntry, manner: Mapping[str, str]) -> None:
         now = ", ".join(f"{k} {manner.get(k, 'none')}" for k in changed)
         raise ConfigError(
             f"sink.{changed[0]}: the rows of pipeline {head.pipeline!r} were written with {was}, "
-            f"and the sink says {now}. Under one ledger that may change only while there are no "
-            "rows: taking them back would be wrong. Nothing was read or written. Put it back; or "
+            f"and the sink is set to {now}. This may change only while the table has no "
+            "rows: a rewind would remove the wrong ones. Nothing was read or written. Undo it, or "
             "begin a new pipeline into a new table (fork)."
         )
 

@@ -74,10 +74,10 @@ class UpsertRule:
         named = ", ".join(f"{name} = {value!r}" for name, value in zip(self.key, key, strict=True))
         (topic, partition), (second, elsewhere) = sorted((tuple(one), tuple(other)))
         return RefusedError(
-            f"which of two rows with the key {named} is the newer one is not known: one came from "
+            f"cannot tell which of two rows with the key {named} is newer: one came from "
             f"{topic} partition {partition}, the other from {second} partition {elsewhere}, and "
             "offsets of different partitions cannot be compared (were partitions added, so that "
-            "keys moved?). Nothing was written. Let sink.sequence_by name the columns that tell: a "
+            "keys moved?). Nothing was written. Set sink.sequence_by to columns that decide: a "
             "version or time of the record's own, or Kafka's (_kafka.timestamp in the transform)."
         )
 

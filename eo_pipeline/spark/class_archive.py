@@ -124,7 +124,7 @@ def archive_of(command: Sequence[str]) -> Path:
     base_archive = "classes_nocoops.jsa" if wide_heap else "classes.jsa"
     if not (java.parents[1] / "lib" / "server" / base_archive).is_file():
         raise NoArchiveError(
-            f"{java} comes without an archive of its own classes, as that of the wheel does",
+            f"{java} has no base CDS archive (nor has the Java of the wheel)",
             "A JDK or JRE of this system has one: put it on the path, or name it in JAVA_HOME.",
         )
     try:
@@ -225,7 +225,7 @@ def _class_path(command: Sequence[str]) -> Iterator[Path]:
         elif path.is_dir() and any(path.iterdir()):
             raise NoArchiveError(
                 f"the folder {path}, which has files, is on the class path",
-                "If it is Spark's `conf`: say in `spark.config` what it says, and take it away.",
+                "If it is Spark's `conf`, move its settings to `spark.config` and remove it.",
             )
 
 

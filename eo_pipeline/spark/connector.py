@@ -60,7 +60,7 @@ def downloaded_connector() -> tuple[Path, ...]:
             return spark_connector_jars(folder())
         except SetupError as error:
             raise SetupError(
-                f"{error} Or put the jars into a folder, and name it in {JARS_VARIABLE}."
+                f"{error}. Or put the jars into a folder, and name it in {JARS_VARIABLE}."
             ) from error
 
 

@@ -46,14 +46,14 @@ def login_error(job: str, text: str) -> EoPipelineError | None:
     """
     if _NO_MSK.search(text):
         return SetupError(
-            f"{job} could not begin: Spark has nothing that logs in to Amazon MSK. Put "
-            f"{MSK_LOGIN}, with what it needs, on the class path of Spark, executors too; "
+            f"{job} could not begin: Spark has no login module for Amazon MSK. Put "
+            f"{MSK_LOGIN} and its dependencies on Spark's class path, executors too; "
             "docs/kafka-logins.md shows how."
         )
     if _NOT_ALLOWED.search(text):
         return SetupError(
-            f"{job} could not begin: Spark's Kafka client may not ask the token endpoint. Start "
-            "Spark's driver and executors with "
+            f"{job} could not begin: Spark's Kafka client cannot use the token endpoint. "
+            "Start Spark's driver and executors with "
             "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=URL (spark.driver.extraJavaOptions, "
             "spark.executor.extraJavaOptions)."
         )
@@ -61,9 +61,9 @@ def login_error(job: str, text: str) -> EoPipelineError | None:
         return None
     why = [text.splitlines()[0], *_CAUSE.findall(text)][-1]
     return SparkJobError(
-        f"{job} failed: Spark's Kafka client could not log in, which this process could with the "
-        f"same settings: {why}. Nothing was committed. See that Spark's machines reach brokers and "
-        "token endpoint and trust their certificates, and what source.spark_options says."
+        f"{job} failed: Spark's Kafka client could not log in, but this process could, with the "
+        f"same settings: {why}. Nothing was committed. Check that Spark's hosts reach brokers and "
+        "token endpoint and trust their certificates, and check source.spark_options."
     )
 
 
@@ -143,14 +143,14 @@ def job_error(
         return SetupError(
             f"{job} failed: Spark's Python workers have no {lacking[1]}. Nothing was committed. "
             "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
-            "Spark's executors run; protobuf values take them."
+            "Spark's executors run; protobuf values need them."
         )
     if setup_error := _of_other_machines(error, job):
         return setup_error
     if match := _NO_LETTERS.search(str(error)):
         return SetupError(
-            f"{job} failed: Spark's Java does not know the letters of {match[1].strip()}. Nothing "
-            "was committed. Start the Spark that this session is of with LC_ALL=C.UTF-8 in its "
+            f"{job} failed: Spark's Java cannot encode {match[1].strip()}. Nothing "
+            "was committed. Start this session's Spark with LC_ALL=C.UTF-8 in its "
             "environment, on executors' machines as well."
         )
     if match := _CONTRADICTION.search(str(error)):

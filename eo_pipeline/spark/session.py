@@ -59,8 +59,8 @@ class SparkSettings(Settings):
         py_files: Python files, archives (``.py``, ``.zip``, ``.egg``) or folders of packages to
             send to Spark's Python workers. Modules beside the transform's that its functions use
             are sent automatically.
-        config: any further Spark setting, except those of times (:data:`STAGING_SETTINGS`): batches
-            are always staged in UTC. Those of :data:`SPARKS_DEFAULTS` are overridden while a batch
+        config: any further Spark setting, except the time zone and Parquet time settings: batches
+            are always staged in UTC. Some Spark SQL defaults are also overridden while a batch
             is staged.
     """
 
@@ -92,7 +92,9 @@ class SparkSettings(Settings):
         session = self._session(of_ours=of_ours and process_is_ours())
         for key, value in SPARKS_DEFAULTS.items():
             if self.config.get(key, value) != value:
-                log.warning("spark.config: %s is %s while a batch is staged", key, value)
+                log.warning(
+                    "spark.config: %s is overridden with %s while a batch is staged", key, value
+                )
         fit(session, self.config)
         if self.py_files:
             from eo_pipeline.spark.modules import send_files
@@ -159,9 +161,9 @@ class SparkSettings(Settings):
         for key, value in STAGING_SETTINGS.items():
             if self.config.get(key, value) != value:
                 raise ConfigError(
-                    f"spark.config: {key} is always {value} while a batch is staged, so that what "
-                    "is staged does not depend on who stages it. Take the setting out; local times "
-                    "are the transform's, with to_utc_timestamp and from_utc_timestamp."
+                    f"spark.config: {key} is always {value} while a batch is staged, so that the "
+                    "result does not depend on the machine. Remove it; convert local times "
+                    "in the transform, with to_utc_timestamp and from_utc_timestamp."
                 )
 
     def _start(self, remote: str | None, *, of_ours: bool) -> SparkSession:
@@ -176,8 +178,8 @@ class SparkSettings(Settings):
             running = not driver_is_dead() and SparkSession.getActiveSession() is not None
         except (Py4JError, OSError) as error:
             raise SparkUnavailableError(
-                "The JVM of this process has ended, while it was asked for its session. Nothing "
-                f"was read; run again, which starts another: {error_text(error)}"
+                "The JVM of this process ended unexpectedly. Nothing was read. Run again to start "
+                f"a new JVM. Cause: {error_text(error)}"
             ) from error
         if running and not remote:
             return self._create(self.launch())

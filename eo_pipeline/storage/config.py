@@ -95,8 +95,8 @@ class Storage(Settings):
         service_account: of Google: a key in JSON, or the path of a file with one. Default:
             ``GOOGLE_APPLICATION_CREDENTIALS`` or the machine's role, for this process and for
             Spark. Never shown.
-        request_timeout: seconds until a request without an answer is retried, for six times as long
-            in all; in Spark's tasks for sixteen times as long.
+        request_timeout: seconds until an unanswered request is retried; retries go on for six times
+            as long in total, in Spark's tasks for sixteen times.
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/@]+$")
@@ -114,11 +114,11 @@ class Storage(Settings):
     @model_validator(mode="after")
     def _has_both_halves_of_a_key(self) -> Self:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("access_key_id and secret_access_key are only of use together")
+            raise ValueError("set both access_key_id and secret_access_key, or neither")
         if self.session_token is not None and self.access_key_id is None:
             raise ValueError("session_token belongs to an access_key_id")
         if self.account_key is not None and self.sas_token is not None:
-            raise ValueError("account_key and sas_token: one of them says who asks")
+            raise ValueError("set only one of account_key and sas_token")
         return self
 
     def place(self, text: str | Path) -> Place:
@@ -140,8 +140,8 @@ class Storage(Settings):
         key = text.partition("://")[2].partition("/")[2].rstrip("/")
         if not _KEY.fullmatch(key):
             raise ValueError(
-                f"a place in {_INSIDE[url.scheme]} has a name of letters and digits (of ASCII), "
-                "_ . = - and /"
+                f"a path in {_INSIDE[url.scheme]} is required, of ASCII letters and digits, "
+                "_ . = - and / only"
             )
         self._refuse_foreign_fields(url.scheme)
         if url.scheme == hdfs.SCHEME:
@@ -156,7 +156,7 @@ class Storage(Settings):
         others = {name for fields in _FIELDS_OF.values() for name in fields} - {*_FIELDS_OF[scheme]}
         if set_fields := [name for name in sorted(others) if getattr(self, name) is not None]:
             names = ", ".join(f"storage.{name}" for name in set_fields)
-            raise ValueError(f"{scheme}:// knows no {names}: another kind of store does")
+            raise ValueError(f"{scheme}:// does not use {names}; remove these fields")
 
     def _endpoint_and_region(self) -> tuple[str | None, str]:
         """Return endpoint and region, from the fields or else the environment."""
@@ -197,8 +197,8 @@ def _unsupported_reason(text: str, scheme: str) -> str:
     if scheme in _HADOOP_SCHEMES:
         return f"{scheme}:// is what Spark calls it: write s3://bucket/path"
     return (
-        f"{scheme}:// is not supported: a folder, s3://bucket/path, gs://bucket/path, "
-        "abfss://container@account.dfs.core.windows.net/path or hdfs://host:port/path is"
+        f"{scheme}:// is not supported; use a folder, s3://bucket/path, gs://bucket/path, "
+        "abfss://container@account.dfs.core.windows.net/path or hdfs://host:port/path"
         f"{_hint(text)}"
     )
 
@@ -244,17 +244,17 @@ def checked_table(text: str) -> str:
     if urlsplit(text).scheme == hdfs.SCHEME:
         raise ValueError(
             "hdfs:// is not supported here: PyIceberg reaches it by libhdfs alone, Hadoop's own "
-            "library with a Java in this process. type: delta takes it"
+            "library, which needs a JVM in this process. Use type: delta."
         )
     if urlsplit(text).scheme == azure.SCHEME:
         raise ValueError(
             "abfss:// is not supported here: PyIceberg's file access, by Arrow, takes "
-            "container@account for the name of a container. type: delta takes it"
+            "container@account for the name of a container. Use type: delta."
         )
     if urlsplit(text).scheme == gcs.SCHEME:
         raise ValueError(
             "gs:// is not supported here: PyIceberg takes no key of a service account there, but a "
-            "token, which ends within a pipeline's life. type: delta takes it"
+            "token, which expires during a pipeline's life. Use type: delta."
         )
     return checked_place(text)
 

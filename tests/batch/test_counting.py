@@ -223,7 +223,7 @@ def test_a_job_that_does_not_say_what_it_made_is_run_again(
     bench.topic.write(20)
     pipeline = bench.pipeline(transform="tests.runs.transforms:as_it_is")
     if silent == stage.STAGING_TRIES:
-        with pytest.raises(SparkJobError, match="did not say how many rows"):
+        with pytest.raises(SparkJobError, match="without reporting its number of rows"):
             pipeline.run()
         assert bench.table.versions() == [0]
         return

@@ -130,7 +130,7 @@ def test_a_row_without_the_key_of_an_upsert_is_set_aside(bench: Bench) -> None:
     bench.topic.write(1)
     bench.topic.write_value(b'{"id": 2}')
     sink = {"mode": "upsert", "key": ["name"]}
-    with pytest.raises(BadRecordError, match="'name' holds null, and rows are told apart by it"):
+    with pytest.raises(BadRecordError, match="'name' holds null, but the column identifies rows"):
         bench.pipeline(sink=sink).run()
     report = bench.pipeline(sink=sink, source=LENIENT).run()
     assert (report.rows, report.head.counts.dead_letters) == (1, 1)

@@ -103,7 +103,7 @@ def test_from_a_topic_to_a_table_and_back_and_forth(eo: Shell) -> None:
 
     entry = eo("show", "2", "--json").json()
     assert (entry["live"], entry["counts"]["rows"]) == (False, 10)
-    assert "dead: a rewind left it behind" in eo("show", "2").out
+    assert "dead: undone by a rewind" in eo("show", "2").out
     missing = eo("show", "99", "--json")
     assert (missing.code, missing.json()["error"]["kind"]) == (1, "UnknownCheckpointError")
 

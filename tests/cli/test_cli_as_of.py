@@ -53,7 +53,7 @@ def test_the_table_of_then_is_shown_counted_written_and_told_as_sql(eo: Shell) -
     eo("rewind", "1", "--yes")
     refused = eo("as-of", "2", "-o", "gone.csv")
     assert refused.code == 1
-    assert "version 4 went back to 1" in refused.err
+    assert "version 4 rewound to 1" in refused.err
     assert not Path("gone.csv").exists()
     left = eo("as-of", "2", "--count", "--what-is-left")
     assert "100 rows" in left.out

@@ -49,7 +49,7 @@ def test_the_page_lists_every_code_and_every_command() -> None:
         assert f"| {code} |" in page
     commands = cast(TyperGroup, get_command(app))
     names = commands.list_commands(typer.Context(commands))
-    assert len(names) == 26
+    assert len(names) == 27
     for name in names:
         assert f"eo {name}" in page
 

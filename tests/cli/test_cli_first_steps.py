@@ -132,7 +132,7 @@ def test_init_keeps_bytes_where_there_is_no_json(eo: Shell, make_topic: MakeTopi
     topic.write_value(b"\x00\x00\x00\x00\x01avro")
     kafka = ("--bootstrap", topic.bootstrap_servers, "--sink", "console")
     begun = eo("init", *kafka, "--topic", topic.name, "--out", "raw.yaml")
-    assert "begin as a schema registry's do" in begun.out
+    assert "start with a schema id" in begun.out
     assert Pipeline.from_yaml("raw.yaml").source.value_format == "raw"
     empty = eo("init", *kafka, "--topic", make_topic(), "--out", "empty.yaml")
     assert "The topic is empty" in empty.out

@@ -21,7 +21,7 @@ def test_the_doctor_tries_what_is_there_and_leaves_no_file(eo: Shell, hdfs: Hdfs
     found = eo("doctor")
     assert found.code == 0, found.out
     assert "fail" not in found.out
-    assert f"{hdfs.uri}: a file is put where there is none, and listed at once" in found.out
+    assert f"{hdfs.uri}: create-if-absent works, new files are listed at once" in found.out
     assert "the server has spark-sql-kafka-0-10_2.13, hadoop-client" in found.out
     assert hdfs.files() == set()
     eo.bench.topic.write(5)

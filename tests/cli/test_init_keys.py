@@ -60,7 +60,7 @@ def test_keys_with_a_schema_become_columns(
     [
         ('"long"', FRAMED, "both have a column key"),
         (record(("city", "string")), FRAMED, "both have a column key_city"),
-        (record(("zip", "int")), [b"plain"], "none begins with the number"),
+        (record(("zip", "int")), [b"plain"], "starts with a schema id"),
         (record(("_kafka", "int")), FRAMED, "a name that is taken"),
     ],
 )

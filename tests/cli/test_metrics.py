@@ -105,4 +105,4 @@ def test_a_port_that_is_taken_is_told(eo: Shell) -> None:
         told = eo("metrics", "--port", port)
         process.terminate()
     assert told.code == 2
-    assert f"127.0.0.1:{port} cannot be listened on" in told.err
+    assert f"cannot listen on 127.0.0.1:{port}" in told.err

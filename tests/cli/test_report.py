@@ -45,7 +45,7 @@ def test_the_page_shows_what_stands_what_was_left_behind_and_why(eo: Shell) -> N
     titles = [str(each.text) for each in svg.iter(f"{SVG}title")]
     assert titles[1].startswith("version 1: forward\n")
     assert "100 records, 100 rows" in titles[1]
-    assert "left behind" in titles[2]
+    assert "undone" in titles[2]
     assert titles[4].startswith("version 4: rewind to 1\n")
     assert titles[5].startswith("version 5: replay of 1\n")
     assert ">150</dd>" in text, "what waits now"

@@ -126,7 +126,7 @@ def test_a_selected_range_is_replayed_in_one_run_and_nothing_else_changes(
         "a fixed transform",
         f"dagster run {result.run_id}",
     ]
-    assert "agrees up to version 6" in skipped(reconcile(declared, instance, None))
+    assert "event log is complete up to version 6" in skipped(reconcile(declared, instance, None))
     assert materialize(declared, instance).success
     filled.topic.write(10)
     checks = materialize(declared, instance).get_asset_check_evaluations()
@@ -159,7 +159,7 @@ def test_the_replay_job_takes_checkpoints_that_do_not_lie_side_by_side(
     unknown = launch(declared, instance, "replay", first=3, last=9)
     assert "there is no version 9" in failure(unknown, f"{declared.op}_replay_plan")
     none = launch(declared, instance, "replay")
-    assert "must name the checkpoints" in failure(none, f"{declared.op}_replay_plan")
+    assert "Select the checkpoints by either" in failure(none, f"{declared.op}_replay_plan")
 
 
 def test_a_replay_that_dies_half_way_goes_on_where_it_was(
@@ -198,7 +198,7 @@ def test_what_ran_without_dagster_becomes_partitions_and_a_rewind_there_takes_th
     assert materialize(declared, instance).success
     assert keys(instance, declared) == [1, 7, 8, 9]
     tick = reconcile(declared, instance, cursor)
-    assert "agrees up to version 9" in skipped(tick)
+    assert "event log is complete up to version 9" in skipped(tick)
     assert apply(instance, tick)
     assert keys(instance, declared) == [1, 7, 8, 9]
 
@@ -261,7 +261,7 @@ def test_a_checkpoint_that_no_longer_stands_is_refused_with_the_engines_sentence
     declared.pipeline.rewind(2)
     result = replay(declared, instance, 3, 4)
     said = failure(result, f"{declared.op}_checkpoints")
-    assert "version 3 no longer stands: version 5 went back to 2" in said
+    assert "version 3 is no longer live: version 5 rewound to 2" in said
     assert declared.pipeline.history()[-1].version == 5
     # it told of the rewind before it refused, so that they cannot be picked any more
     assert keys(instance, declared) == [1, 2]

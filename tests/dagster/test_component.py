@@ -217,8 +217,8 @@ def test_pipelines_whose_names_meet_are_told_of_with_both_documents(
     file = package / "defs" / "orders" / "defs.yaml"
     [told] = str(caught.value).splitlines()[1:]
     assert told.strip() == (
-        f"{file}:17 - attributes.name: {shared} is also of the pipeline in {file}:4; "
-        "rename one of the two"
+        f"{file}:17 - attributes.name: {shared} is also defined by the pipeline in {file}:4; "
+        "rename one"
     )
 
 
@@ -443,7 +443,7 @@ def test_a_key_that_depends_on_more_than_the_key_is_refused() -> None:
 
     component = KafkaPipelineComponent.resolve_from_yaml(MINIMAL % SECRET)
     pipeline = Pipeline.from_config(component.pipeline_config())
-    with pytest.raises(ConfigError, match="Make the new key"):
+    with pytest.raises(ConfigError, match="Derive the new key"):
         pipeline_definitions(pipeline, translation=by_kind)
 
 

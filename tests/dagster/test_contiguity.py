@@ -154,11 +154,11 @@ def test_a_stretch_begins_with_the_version_it_should() -> None:
     [
         (None, None, True, None, "both are empty"),
         (EntryId(3, "a"), EntryId(3, "a"), True, None, "both at version 3"),
-        (EntryId(2, "a"), EntryId(3, "b"), False, "WARN", "the reconciler is due"),
+        (EntryId(2, "a"), EntryId(3, "b"), False, "WARN", "wait for the reconciler"),
         (None, EntryId(3, "b"), False, "WARN", "Dagster shows nothing"),
-        (EntryId(3, "a"), EntryId(3, "b"), False, "ERROR", "does not hold"),
-        (EntryId(4, "a"), EntryId(3, "b"), False, "ERROR", "does not hold"),
-        (EntryId(4, "a"), None, False, "ERROR", "was the sink emptied"),
+        (EntryId(3, "a"), EntryId(3, "b"), False, "ERROR", "does not contain"),
+        (EntryId(4, "a"), EntryId(3, "b"), False, "ERROR", "does not contain"),
+        (EntryId(4, "a"), None, False, "ERROR", "was reset or replaced"),
     ],
 )
 def test_behind_is_a_warning_and_anything_else_is_an_error(

@@ -176,7 +176,7 @@ def test_each_broker_and_store_is_asked_once_for_all_and_each_pipeline_gets_its_
     ships.written["payments"].write(5)
     assert jobs(ships.look()) == ["payments_job"]
     materialize(ships.members["payments"], ships.instance)
-    assert said(ships.look()) == "3 pipelines: nothing to read"
+    assert said(ships.look()) == "3 pipelines: no run to start"
     # nothing happened, so nothing is told
     assert ships.look().asset_events == []
 
@@ -235,7 +235,7 @@ def test_a_store_that_hangs_is_asked_once_and_the_others_get_their_runs(
         questions.clear()
         assert jobs(ships.look()) == ["orders_job"]
         assert questions == ["a connection", "a look for all"]
-        assert "stuck: no answer in time" in ships.said[-1]
+        assert "stuck: no response in time" in ships.said[-1]
     wait_until(lambda: jobs(ships.look()) == ["orders_job", "stuck_job"])
 
 
@@ -275,7 +275,7 @@ def test_records_in_new_partitions_start_a_run_also_without_a_threshold(
     materialize(member, ships.instance)
     topic = ships.written["orders"]
     topic.write(5)
-    assert said(ships.look()) == "1 pipelines: nothing to read"
+    assert said(ships.look()) == "1 pipelines: no run to start"
     add_partitions(admin, topic.name, 3)
     topic.write(5, partitions=[2])
     [request] = ships.look().run_requests or []

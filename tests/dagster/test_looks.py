@@ -176,7 +176,7 @@ def test_too_much_that_waits_is_a_warning(
     assert record.status is FAILED
     assert record.evaluation
     assert record.evaluation.severity is dg.AssetCheckSeverity.WARN
-    assert said(record) == "Kafka is reachable; lag 50, not below 50"
+    assert said(record) == "Kafka is reachable; lag 50, at or above limit 50"
 
 
 def test_the_check_can_be_run_by_itself(

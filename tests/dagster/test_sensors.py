@@ -198,7 +198,7 @@ class TestReconciler:
         assert versions(instance, declared.table) == [1, 2]
         for _ in range(2):
             tick = reconcile(declared, instance, cursor)
-            assert "agrees up to version 2" in skipped(tick)
+            assert "event log is complete up to version 2" in skipped(tick)
             cursor = result(tick).cursor
         # without its memory it finds everything reported, too
         assert "up to version 2" in skipped(reconcile(declared, instance, None))
@@ -218,7 +218,9 @@ class TestReconciler:
 
         assert versions(instance, declared.offsets) == [0, 2, 1, 2]
         assert versions(instance, declared.table) == [2, 1, 2]
-        assert "agrees up to version 2" in skipped(reconcile(declared, instance, cursor))
+        assert "event log is complete up to version 2" in skipped(
+            reconcile(declared, instance, cursor)
+        )
 
     def test_a_run_that_is_working_reports_itself(
         self, bench: Bench, declared: DagsterPipeline, instance: dg.DagsterInstance

@@ -189,7 +189,7 @@ def test_stop_ends_the_owner_and_waits_until_it_is_gone(state: State) -> None:
 
 def test_stop_says_so_when_nothing_runs(tmp_path: Path) -> None:
     said = demo("--home", str(tmp_path), "stop")
-    assert (said.returncode, said.stdout) == (0, "✔ Nothing runs.\n")
+    assert (said.returncode, said.stdout) == (0, "✔ Nothing was running.\n")
 
 
 # ---- what is shown and checked ----

@@ -126,7 +126,7 @@ def test_init_writes_a_document_for_a_registry_that_runs(
     events.write_value(None)
     kafka = ("--bootstrap", events.bootstrap_servers, "--topic", events.name, "--name", "events")
     first_try = eo("init", *kafka, "--sink", "postgres", "--out", "unasked.yaml")
-    assert "they are read with --registry URL" in first_try.out
+    assert "to decode them, give --registry URL" in first_try.out
     begun = eo("init", *kafka, "--sink", "postgres", "--registry", registry.url)
     assert begun.code == 0, begun.err
     assert f"the latest schema of {events.name}-value" in begun.out

@@ -146,7 +146,7 @@ def test_the_newer_names_of_client_id_and_secret_are_the_same() -> None:
 
 def test_tokens_that_spark_cannot_get_are_refused_unless_spark_is_told_how() -> None:
     other = BEARER | {"sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}
-    with pytest.raises(ConfigError, match=r"grant.type: .* under source.spark_options"):
+    with pytest.raises(ConfigError, match=r"grant.type: .* in source.spark_options"):
         librdkafka_settings(source(other))
     by_hand = {"kafka.sasl.jaas.config": "a.Module required;"}
     spark = spark_settings(source(other, spark_options=by_hand))

@@ -128,13 +128,13 @@ REFUSED: dict[str, tuple[str, Client, str]] = {
     "no certificate": (
         "MTLS",
         lambda s: {k: s.mtls[k] for k in ("security.protocol", "ssl.ca.location")},
-        "wants a client's certificate, and none is given. Nothing was read. Name the client's in "
+        "wants a client's certificate, and none is given. Nothing was read. Set "
         "ssl.certificate.location",
     ),
     "a certificate of somebody else": (
         "MTLS",
         lambda s: s.mtls | files(foreign(s)),
-        "does not take the client's certificate .*Have it signed by an authority",
+        "does not take the client's certificate .*Use one signed by a CA",
     ),
     "brokers of somebody else": (
         "MTLS",
@@ -313,8 +313,8 @@ def test_spark_writes_no_secret_down(
 @pytest.mark.parametrize(
     ("options", "kind", "told"),
     [
-        (MSK_BY_HAND, SetupError, "aws-msk-iam-auth, with what it needs, on the class path"),
-        ({"kafka.ssl.truststore.certificates": ""}, SparkJobError, "could not log in, which this"),
+        (MSK_BY_HAND, SetupError, "and its dependencies on Spark's class path"),
+        ({"kafka.ssl.truststore.certificates": ""}, SparkJobError, "could not log in, but this"),
     ],
 )
 def test_a_spark_that_cannot_log_in_where_the_planner_can_is_told(

@@ -228,7 +228,7 @@ def test_an_entry_without_marks_is_read_as_before_and_that_is_said(
     old = replace(head, identity=Identity())
     with caplog.at_level(logging.INFO, "eo_pipeline.kafka.marks"):
         assert kinds(old, logs.truncate(10).write("other", 15)) == {}
-    assert "of an earlier release" in caplog.text
+    assert "by an earlier release" in caplog.text
     # the next checkpoint has marks
     assert run(old, logs).identity.marks == {T0: Mark(1, 24, "other-24")}
 

@@ -161,7 +161,7 @@ def test_every_version_is_shown_as_it_was_or_refused_with_the_reason(
     if used.keeps_states:
         assert shown(pipeline, 3) == saw[3]
     else:
-        assert "version 4 went back to 2 and took out checkpoint 3" in str(shown(pipeline, 3))
+        assert "version 4 rewound to 2 and removed checkpoint 3" in str(shown(pipeline, 3))
     if used.ask is not None:  # the SQL that is told, run by the store itself
         with pipeline.as_of(2) as found:
             query = found.queries[used.engine]
@@ -208,7 +208,7 @@ def test_what_is_left_of_a_version_is_shown_if_it_is_asked_for(bench: Bench) -> 
     pipeline.run()
     pipeline.rewind(1)
     with pipeline.as_of(3, what_is_left=True) as found:
-        assert found.missing == ("version 4 went back to 1 and took out checkpoint 2, 3",)
+        assert found.missing == ("version 4 rewound to 1 and removed checkpoint 2, 3",)
         assert found.count() == 100
         assert sum(batch.num_rows for batch in found.batches()) == 100
 

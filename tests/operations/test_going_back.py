@@ -113,9 +113,9 @@ class TestRewind:
     def test_only_versions_on_the_live_branch_can_be_aimed_at(self, filled: Bench) -> None:
         pipeline = filled.pipeline()
         pipeline.rewind(1)
-        with pytest.raises(UnknownCheckpointError, match="version 5 went back to 1"):
+        with pytest.raises(UnknownCheckpointError, match="version 5 rewound to 1"):
             pipeline.rewind(3)
-        with pytest.raises(UnknownCheckpointError, match="version 5 went back to 1"):
+        with pytest.raises(UnknownCheckpointError, match="version 5 rewound to 1"):
             pipeline.replay(2)
         with pytest.raises(UnknownCheckpointError, match="the versions 0 to 5"):
             pipeline.rewind(6)

@@ -105,7 +105,7 @@ def test_the_floor_is_a_version_and_to_go_back_below_it_is_refused_with_the_reas
     assert pipeline.plan_rewind(2).target == before[2]
     # those who read the ledger as it was have an hour
     (later,) = maintained(pipeline)[:1]
-    assert later.remark == "what is below version 2 goes in an hour or later"
+    assert later.remark == "entries below version 2 expire in an hour or later"
     assert emptied(filled) == []
 
 

@@ -108,7 +108,7 @@ def test_the_audit_names_a_version_that_is_missing_and_spares_its_rows(filled: B
     told = [each.text for each in report.findings if each.kind is FindingKind.LEDGER]
     assert any("version 3" in text for text in told), told
     assert not any(repair.condition for repair in report.repairs), report.repairs
-    assert any("first bring the ledger" in str(each) for each in report.repairs), report.repairs
+    assert any("first restore the ledger" in str(each) for each in report.repairs), report.repairs
 
 
 def test_the_audit_names_a_version_that_was_changed(filled: Bench) -> None:

@@ -124,10 +124,10 @@ def go_away_then_interrupt(session: Session, entry: LedgerEntry) -> None:
 @pytest.mark.parametrize(
     ("land", "sentence"),
     [
-        (interrupt, "was under way and has not landed; should it still, then whole"),
-        (land_then_interrupt, "version 1 stands: its commit was under way, and landed"),
+        (interrupt, "was in progress and is not visible. If it still"),
+        (land_then_interrupt, "version 1 is committed: the commit in progress succeeded"),
         (land_another_then_interrupt, "version 1 is another run's; nothing of what this run sent"),
-        (go_away_then_interrupt, "visible as a whole or not at all, and the next run finds out"),
+        (go_away_then_interrupt, "not at all; the next run checks which"),
     ],
 )
 def test_once_a_commit_was_sent_only_the_ledger_can_tell(

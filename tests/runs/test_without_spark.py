@@ -162,7 +162,7 @@ def test_a_rewind_takes_the_later_rows_and_stands_where_its_target_stood(filled:
     assert filled.rows() == {1: 10}
     assert (entry.version, entry.target, entry.counts.rows_total) == (4, 1, 10)
     assert dict(filled.head.offsets) == {filled.partition: 10}
-    with pytest.raises(UnknownCheckpointError, match="version 4 went back to 1"):
+    with pytest.raises(UnknownCheckpointError, match="version 4 rewound to 1"):
         filled.pipeline().plan_rewind(3)
 
 

@@ -129,7 +129,7 @@ def test_the_doctor_says_whether_an_archive_fits(
     missing = looked()
     assert (missing["state"], "`eo spark archive`" in missing["remedy"]) == ("warn", True)
     cannot_be = looked(JAVA_HOME=str(JAVA.parents[1]))
-    assert "without an archive of its own classes" in cannot_be["said"]
+    assert "no base CDS archive" in cannot_be["said"]
     assert (cannot_be["state"], "JAVA_HOME" in cannot_be["said"]) == ("ok", True)
 
 

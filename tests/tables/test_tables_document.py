@@ -71,7 +71,7 @@ def test_each_table_has_the_fields_of_source_and_sink_and_its_own() -> None:
         ),
         (
             {"sink": {"type": "delta", "path": "x"}},
-            "sink: delta cannot fill several tables: a commit of Delta Lake is one of one table",
+            "sink: delta cannot fill several tables: a Delta Lake commit covers one table",
         ),
         (
             {"sink": {"type": "parquet", "path": "x"}},
@@ -79,7 +79,7 @@ def test_each_table_has_the_fields_of_source_and_sink_and_its_own() -> None:
         ),
         (
             {"sink": {**CONFIG["sink"], "table": "orders"}},
-            "sink: with tables there is no table; schema names",
+            "not allowed with tables; set sink.schema",
         ),
     ],
 )

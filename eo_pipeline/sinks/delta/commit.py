@@ -361,8 +361,8 @@ class Restore:
         )
         if left < floor:
             raise NotRestorableError(
-                f"maintenance may have removed what left the table before {_moment(floor)}, as "
-                f"files of version {version} did at {_moment(left)}. How long they stay is said by "
+                f"maintenance may have deleted files removed before {_moment(floor)}, such as "
+                f"those of version {version} at {_moment(left)}. How long files are kept is set by "
                 "`maintenance: {keep: ...}`"
             )
 

@@ -52,10 +52,10 @@ class DeltaSink(UpsertOptions, FolderSink):
         sequence_by: upsert only: columns that tell which of two rows with one key is the newer.
             An older row never overwrites a newer one, whatever the order they arrive in. Without
             it the later record in Kafka is the newer one.
-        partition_by: columns by which the table is laid out; used when the table is created, and
-            then the same as the table's.
+        partition_by: partition columns, applied when the table is created; later runs must give
+            the same columns.
         storage_options: handed to delta-rs besides what ``storage`` says. Never shown.
-        storage: how a store is reached, if the pipeline's own ``storage`` does not say it.
+        storage: connection settings of the store; overrides the pipeline's ``storage``.
     """
 
     type: Literal["delta"] = "delta"
@@ -72,8 +72,8 @@ class DeltaSink(UpsertOptions, FolderSink):
     copies_rows: ClassVar[bool] = False
     session_class: ClassVar[str] = "eo_pipeline.sinks.delta.session:DeltaSession"
     no_tables_reason: ClassVar[str] = (
-        "a commit of Delta Lake is one of one table, until a catalog manages commits "
-        "(catalog-managed tables), which no writer used here can take part in. Meanwhile: a "
+        "a Delta Lake commit covers one table; several need catalog-managed commits "
+        "(catalog-managed tables), which no writer used here supports. Use a "
         "database, or a pipeline for each table"
     )
     extra: ClassVar[str | None] = "delta"

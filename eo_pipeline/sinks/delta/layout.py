@@ -136,15 +136,15 @@ _EMPTY = "an empty text, which Delta reads back as null"
 _NULL = f"the text {NULL_FOLDER}, which stands for null"
 _NEGATIVE = "a negative number that is not whole, which delta-rs does not read back"
 _BY_DELTA_RS = (
-    "is of type {}: delta-rs, which merges the rows, writes a negative one so that nobody can open "
-    "the table any more"
+    "is of type {}: delta-rs, which merges the rows, writes negative values in a way that makes "
+    "the table unreadable"
 )
 
 
 def _long(longest: int) -> str:
     return (
-        f"a text of more than {longest} bytes once what is no letter, digit or one of _.- is "
-        "escaped, three bytes each: it makes the name of a folder"
+        f"a text too long for the name of a folder: more than {longest} bytes, where bytes other "
+        "than letters, digits and _.- count three times"
     )
 
 

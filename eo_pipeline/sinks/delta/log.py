@@ -341,8 +341,8 @@ class DeltaMetadata:
         """
         if _FORGETS in self.configuration:
             raise ConfigError(
-                f"sink.path: the table has {_FORGETS}={self.configuration[_FORGETS]}, by which it "
-                "forgets after that time where the pipeline's ledger stands. Take it off: ALTER "
+                f"sink.path: the table has {_FORGETS}={self.configuration[_FORGETS]}, so Delta "
+                "drops the pipeline's ledger head after that time. Remove the setting: ALTER "
                 f"TABLE ... UNSET TBLPROPERTIES ('{_FORGETS}')."
             )
         obstacles = ", ".join(self._obstacles())

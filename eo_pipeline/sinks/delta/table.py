@@ -103,9 +103,9 @@ class Snapshot:
                 ) from error
             if "catalog-managed" in str(error):
                 raise ConfigError(
-                    f"sink.path: {uri} is a table whose commits a catalog takes (the feature "
-                    "catalogManaged, once catalogOwned-preview), and not its folder: it is written "
-                    "to through that catalog alone. Write to a table without it."
+                    f"sink.path: {uri} is a catalog-managed table (the feature "
+                    "catalogManaged, formerly catalogOwned-preview), which can be written "
+                    "only through its catalog. Write to a table without that feature."
                 ) from error
             raise DamagedError(
                 f"{uri}: the log of the Delta table cannot be read: {error}. Bring its folder "
@@ -190,8 +190,8 @@ class Snapshot:
                     f"{message} Was it vacuumed meanwhile? Ask again."
                 ) from error
             raise DamagedError(
-                f"{message} That does not pass by itself. Bring back from a backup what is "
-                "damaged; what delta-rs cannot read, let another engine write anew."
+                f"{message} This is permanent. Restore damaged files from a backup; files that "
+                "delta-rs cannot read must be rewritten by another engine."
             ) from error
 
     def _batches(self, columns: list[str], since: int) -> Iterator[pa.RecordBatch]:
@@ -235,7 +235,7 @@ class Snapshot:
         if self.has_deleted_rows:
             return (
                 "files of it have deletion vectors, which delta-rs does not write. Nothing was "
-                "changed; Spark's REORG TABLE ... APPLY (PURGE) writes these files anew without"
+                "changed; Spark's REORG TABLE ... APPLY (PURGE) rewrites them without"
             )
         paths = pa.table(self.table.get_add_actions())["path"].to_pylist()
         # delta-rs writes a path's letters beyond ASCII encoded and Spark writes them as they are.

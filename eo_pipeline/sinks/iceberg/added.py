@@ -117,8 +117,8 @@ class NewFiles:
                 path for path, field_id in field_ids.items() if self.ids.get(path) != field_id
             ]:
                 raise RefusedError(
-                    f"{place} was staged for a table in which {_in_words(other)} are other columns "
-                    "by now. Nothing was published; the next run reads the ranges again."
+                    f"{place} was staged before {_in_words(other)} became other columns of the "
+                    "table. Nothing was published; the next run reads the ranges again."
                 )
             return True
         mapping = self._metadata.name_mapping() or self._schema.name_mapping
@@ -128,8 +128,8 @@ class NewFiles:
             named = {}
         if other := [path for path in field_ids if self.ids.get(path) != named.get(path, -1)]:
             raise SchemaChangeError(
-                f"{place} has no ids of its columns, and to the table's name mapping "
-                f"{_in_words(other)} are others. Nothing was published. Rename them in the table."
+                f"{place} has no column ids, and the table's name mapping assigns "
+                f"other ids to {_in_words(other)}. Nothing was published. Rename them in the table."
             )
         return False
 

@@ -247,10 +247,10 @@ class IcebergSink(FolderSink):
         location: the table's folder, or ``s3://bucket/path``. Without one:
             ``<warehouse>/<namespace>/<table>``, the warehouse being the catalog's own property if
             that is a place. Spark and this process must both reach it.
-        mode: ``append``. Rows that replace each other by key: see ``type: delta``.
+        mode: only ``append``. For upserts by key use ``type: delta``.
         partition_by: columns, or ``year|month|day|hour(column)``; used when the table is created,
             and then the same as the table's.
-        storage: how a bucket is reached, if the pipeline's own ``storage`` does not say it.
+        storage: connection settings of the bucket; overrides the pipeline's ``storage``.
     """
 
     type: Literal["iceberg"] = "iceberg"
@@ -287,8 +287,8 @@ class IcebergSink(FolderSink):
         warehouse = self._warehouse()
         if self.location is None and warehouse is None:
             raise ValueError(
-                "location: is required, the folder of the table or its place in a bucket: the "
-                "catalog's warehouse does not say it"
+                "location: required (folder of the table or path in a bucket), because the "
+                "catalog has no warehouse path"
             )
         if self.location is None and warehouse is not None:
             try:

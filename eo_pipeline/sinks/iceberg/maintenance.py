@@ -168,7 +168,7 @@ class IcebergUpkeep(LakeMaintenance[Table, Compacted]):
             return "the table keeps an identity of each row, which PyIceberg would lose"
         odd = [f.name for f in table.schema().as_arrow() if not reads_as_it_stands(f.type)]
         if odd:
-            return f"PyIceberg reads {', '.join(odd)} otherwise than it stands in the files"
+            return f"PyIceberg does not read {', '.join(odd)} back as written in the files"
         return None
 
     def files(self, table: Table) -> list[DataFile]:

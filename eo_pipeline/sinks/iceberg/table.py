@@ -421,7 +421,7 @@ def _refuse_odd_rewrite(transaction: Transaction, leaving: str) -> None:
     if looked_at.rewrites_needed:
         raise RefusedError(
             f"rows that stay share a file with rows that leave the table, and PyIceberg, which "
-            f"would write that file anew, reads {', '.join(map(repr, odd))} otherwise than they "
-            "stand in it. Nothing was changed. Take the rows out with Spark, and try again: DELETE "
+            f"would rewrite that file, does not read {', '.join(map(repr, odd))} back as "
+            "written. Nothing was changed. Remove the rows with Spark, and try again: DELETE "
             f"FROM ... WHERE {leaving}"
         )

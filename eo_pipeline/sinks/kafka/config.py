@@ -71,17 +71,17 @@ class KafkaSink(Sink):
         topic: where rows go. Must exist.
         semantics: ``exactly_once``: rows, ledger record and offsets in one Kafka transaction.
             ``at_least_once``: rows by an idempotent producer, visible at once, the ledger after
-            them; whoever is killed in between writes them again. ``none``: rows without waiting
+            them; a run killed in between writes them again. ``none``: rows without waiting
             for an answer. The ledger itself is exact under all three.
         key: column that becomes the record's key: text, binary or an integer.
         value: column that is the record's value as it is; null is a tombstone. Without it the
-            value is an object of all columns that are nothing else.
+            value is an object of all columns without another role.
         value_format: ``json``; or ``avro`` or ``protobuf``, in Confluent's wire format, with a
-            schema that the ``registry`` holds: one record of all columns that are nothing else, or
+            schema that the ``registry`` holds: one record of all columns without another role, or
             the column ``value``.
         key_format: ``text`` (as its text), or ``avro`` or ``protobuf`` in the same manner.
-        message, key_message: which message of a Protobuf schema that somebody else registered
-            values and keys are; the first of its file if absent.
+        message, key_message: Protobuf message types of values and keys, if another program
+            registered the schema; default: the first of the file.
         registry: where the schemas are; see :class:`WritersRegistry`.
         headers: a column of ``array<struct<key string, value binary>>``, or column by header name.
         timestamp: column that becomes the record's timestamp (milliseconds).
@@ -90,9 +90,9 @@ class KafkaSink(Sink):
             one, each has a transaction of its own: atomic per shard, see
             :mod:`eo_pipeline.sinks.kafka.transactions`. Needs the pipeline's lineage.
         offsets_group: a consumer group whose offsets for the source topics move in the same
-            transaction. Only where source and sink are one cluster, and only for tools to look at.
-        ledger_topic: ``<topic>._eo_ledger.<pipeline>``. Created if it is absent.
-        dead_letter_topic: ``<topic>._dead_letters``. Created when the first one comes.
+            transaction, for lag tools only. Source and sink must be the same cluster.
+        ledger_topic: default ``<topic>._eo_ledger.<pipeline>``, created if absent.
+        dead_letter_topic: default ``<topic>._dead_letters``, created by the first dead letter.
         replication: replicas of topics made here; -1 is the cluster's default.
         transaction_timeout: seconds after which the broker ends a transaction on its own, at most
             its ``transaction.max.timeout.ms``.
@@ -125,7 +125,7 @@ class KafkaSink(Sink):
 
     session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
     no_tables_reason: ClassVar[str] = (
-        "it is not done for Kafka. Use a database, or a pipeline for each topic"
+        "this is not implemented for Kafka. Use a database, or a pipeline for each topic"
     )
 
     _schemas: Schemas = PrivateAttr(default_factory=Schemas)

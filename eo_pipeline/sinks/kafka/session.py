@@ -73,7 +73,7 @@ class KafkaSession(SinkSession):
     keeps_itself = (
         "Kafka keeps the topic by its retention, and the ledger's for ever: nothing to do"
     )
-    keeps_ledger = "records leave a topic of ledgers by no pipeline's own floor"
+    keeps_ledger = "Kafka cannot delete single entries from the ledger topic"
 
     def __init__(self, sink: KafkaSink, pipeline: str) -> None:
         super().__init__(pipeline)

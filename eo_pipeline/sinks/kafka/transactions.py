@@ -449,7 +449,7 @@ def unfinished(sink: KafkaSink, decided: DecidedEntry) -> str:
     missing = ", ".join(map(str, sorted(decided.missing)))
     return (
         f"{sink.topic}: version {decided.entry.version} (transaction "
-        f"{decided.entry.transaction_id}) is decided, its shards {missing} of "
-        f"{len(decided.shards.rows)} are not there yet. They are published by the run that "
-        "finds its staged files; until then no later version can be."
+        f"{decided.entry.transaction_id}) is decided, but its shards {missing} of "
+        f"{len(decided.shards.rows)} are not published. The next run with access to "
+        "its staged files does that; until then no later version can be committed."
     )

@@ -434,7 +434,7 @@ class LakePublication(Publication, Generic[Handle]):
             head = self.session.head_of(table)
         except SinkUnavailableError as error:
             raise CommitUnknownError(
-                f"{self.session.root}: a commit was refused, and whether by its own is not known: "
+                f"{self.session.root}: a commit was refused, perhaps after it had succeeded: "
                 f"{error}"
             ) from error
         file = self.session.ledger.at(head, self.at.version) if head else None

@@ -43,7 +43,7 @@ class MySqlSink(SqlSink):
             older row never overwrites a newer one, whatever the order they arrive in. Without it
             the later record in Kafka is the newer one, and a key that moves to another Kafka
             partition is refused.
-        dead_letter_table: where records go that could not be read; ``<table>_dead_letters``.
+        dead_letter_table: table of unreadable records; default ``<table>_dead_letters``.
         ssl_mode: as in MySQL's own clients: ``preferred`` encrypts if the server can,
             ``required`` insists, ``verify_ca`` checks the certificate against ``ssl_ca`` (or the
             system's authorities), ``verify_identity`` the host's name too.
@@ -81,14 +81,16 @@ class MySqlSink(SqlSink):
     @classmethod
     def _refuse_name(cls, table: TableName) -> None:
         if table.schema is not None:
-            raise ValueError("write the table alone; sink.database says where it is")
+            raise ValueError(
+                "give the table name without a database; sink.database names the database"
+            )
         NAMES.check(table.name)
 
     @field_validator("ssl_key")
     @classmethod
     def _comes_with_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
         if "ssl_cert" in info.data and (key is None) != (info.data["ssl_cert"] is None):
-            raise ValueError("ssl_cert and ssl_key need each other")
+            raise ValueError("set both ssl_cert and ssl_key, or neither")
         return key
 
     @property

@@ -26,7 +26,7 @@ PARTITION_COLUMN = "checkpoint"
 
 #: Said to somebody who asks for maintenance.
 TOO_SMALL = (
-    "a checkpoint's files are its own, and are not put together with others: for fewer files make "
+    "files of different checkpoints are never merged: for fewer files make "
     "fewer, larger checkpoints (source.max_records), or use type: delta or iceberg"
 )
 

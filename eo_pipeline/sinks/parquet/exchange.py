@@ -239,8 +239,8 @@ def refuse_where_impossible(root: Path, entry: LedgerEntry, probes: Path) -> Non
     if reason:
         raise RefusedError(
             f"{root}: {entry.operation} is not possible: {reason}. Nothing was changed. A table "
-            "of files goes back where Linux can exchange two folders (a local disk). Use type: "
-            "delta or type: iceberg for a table that goes back anywhere, or start a new pipeline "
+            "of files can be rewound only where Linux can exchange two folders (a local disk). Use "
+            "type: delta or type: iceberg to rewind anywhere, or start a new pipeline "
             "and folder from that checkpoint (fork)."
         )
 

@@ -66,7 +66,7 @@ class PostgresSink(SqlSink):
             SEQUENCE BY does in Delta Live Tables' APPLY CHANGES. An older row never overwrites a
             newer one, whatever the order they arrive in. Without it the later record in Kafka is
             the newer one, and a key that moves to another Kafka partition is refused.
-        dead_letter_table: where records go that could not be read; ``<table>_dead_letters``.
+        dead_letter_table: table of unreadable records; default ``<table>_dead_letters``.
         lock_timeout: seconds to wait for another transaction's lock, and the longest a transaction
             of ours may be silent before the server ends it.
         transaction_timeout: seconds one checkpoint's transaction may take (PostgreSQL 17 and

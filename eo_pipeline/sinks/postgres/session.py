@@ -287,9 +287,9 @@ class PostgresTable(SqlTable[WireType, ColumnType]):
         parts = self.store.ask(UNIDENTIFIED, self.name.sql)
         if not_mine := [part for part, is_mine in parts if not is_mine]:
             raise RefusedError(
-                f"{self.name}: a publication tells of its rows, and nothing says which row is "
-                "meant, so that PostgreSQL lets none be deleted or replaced. Nothing was changed. "
-                f"Its owner can help: {'; '.join(map(_identified, not_mine))}"
+                f"{self.name} is in a publication, but has no replica identity (or primary key), "
+                "so that PostgreSQL refuses DELETE and UPDATE. Nothing was changed. "
+                f"Its owner must run: {'; '.join(map(_identified, not_mine))}"
             )
         return [_identified(part) for part, _ in parts]
 

@@ -68,9 +68,9 @@ class RedisSink(Sink):
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS. Never shown.
         key: the columns that identify a row, or a template such as ``{carrier}:{number}``.
         store_as: ``hash``, a field for every column, or ``json``, one string. ``as`` in YAML.
-        prefix: what the rows' keys have before the key itself.
+        prefix: text between the pipeline's name and the key in a row's Redis key.
         ttl: seconds after which a row that was not written again is gone; ``None``: never.
-        max_rows: the most rows one checkpoint may have. Redis serves nobody else meanwhile.
+        max_rows: maximum rows per checkpoint. Redis blocks other clients during its commit.
         max_bytes: the most bytes that keys and values of one checkpoint may have.
         timeout: seconds to wait for a reply; the script's is the longest.
         connect_timeout: seconds to wait for the server to answer.

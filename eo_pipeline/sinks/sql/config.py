@@ -108,7 +108,7 @@ class NameRules:
         for name in names:
             if "\0" in name:
                 raise RefusedError(
-                    f"{name!r} holds the character 0, which {self.product} has not in names. "
+                    f"{name!r} contains a NUL character, which {self.product} does not allow. "
                     "Rename the column in the transform."
                 )
             try:

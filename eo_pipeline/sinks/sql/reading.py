@@ -106,8 +106,8 @@ class SqlReading(SinkSession):
             raise ConfigError(
                 f"sink.table: the ledger {table.name} has lost its primary key: two runs could "
                 f"both commit one version. ALTER TABLE {table.as_shown(table.name)} ADD PRIMARY "
-                f"KEY ({', '.join(LEDGER_KEY)}), after a look at it for versions that are there "
-                "twice."
+                f"KEY ({', '.join(LEDGER_KEY)}), after checking it for duplicate "
+                "versions."
             )
 
     def close(self) -> None:

@@ -402,9 +402,9 @@ def _explaining_how_to_widen(table: AnyTable, types: Mapping[str, str]) -> Itera
             raise
         statements = "; ".join(table.retyping(name, type_) for name, type_ in types.items())
         raise SchemaChangeError(
-            f"{_listed([*types])} of {table.name} must be widened for what comes now, and "
+            f"{_listed([*types])} of {table.name} must be widened for the new rows, and "
             f"{table.store.product} does not let this pipeline do it: {diagnosis.says}. Nothing "
-            f"was written. Somebody who may can do it: {statements}"
+            f"was written. Run as a privileged user: {statements}"
         ) from error
 
 
@@ -567,7 +567,7 @@ def _check_all_there(
     )[0]
     if missing:
         raise RefusedError(
-            f"{missing} of {staged} rows were sent to {table.name} and are not there, nor is a "
+            f"{missing} of {staged} rows sent to {table.name} are missing, and there is no "
             f"newer row with their key. Nothing was written. Look at {acts}: every row that "
             "is staged must become visible. Filter rows in the transform instead."
         )

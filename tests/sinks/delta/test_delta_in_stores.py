@@ -226,7 +226,7 @@ def test_a_store_that_is_away_is_no_damaged_table(store: StoreFolder) -> None:
 @on_stores("azure", "google", "hdfs")
 def test_what_belongs_to_a_bucket_of_s3s_is_refused(store: StoreFolder) -> None:
     scheme = urlsplit(store.uri).scheme
-    with pytest.raises(ConfigError, match=rf"{scheme}:// knows no storage\.region"):
+    with pytest.raises(ConfigError, match=rf"{scheme}:// does not use storage\.region"):
         DeltaSink(path=f"{store.uri}/t", storage=Storage(region="eu-1"))
 
 

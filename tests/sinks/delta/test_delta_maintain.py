@@ -319,9 +319,7 @@ def test_below_the_floor_it_is_refused_with_the_reason_before_anything_is_gone(
     entry = child_of(head, operation=Operation.REWIND, target=3)
     with (
         upserted.sink().open("p") as session,
-        pytest.raises(
-            RefusedError, match=r"maintenance may have removed what left the table befor"
-        ),
+        pytest.raises(RefusedError, match=r"maintenance may have deleted files removed befor"),
     ):
         session.publish(entry, StagedOutput())
     assert upserted.checkpoints() == before

@@ -396,7 +396,7 @@ def test_dead_letters_of_a_lost_attempt_are_never_read(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["wasbs://c@a/t", "oss://b/t"])
 def test_another_kind_of_store_is_refused_in_words(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"sink\.path.*not supported: a folder, s3://"):
+    with pytest.raises(ConfigError, match=r"sink\.path.*not supported; use a folder, s3://"):
         sink_from_config({"type": "delta", "path": path})
 
 
