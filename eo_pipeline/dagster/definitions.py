@@ -34,7 +34,8 @@ from eo_pipeline.dagster.naming import (
     Translation,
     topic_spec,
 )
-from eo_pipeline.dagster.resources import is_of_one_run, spark_definition
+from eo_pipeline.dagster.processes import is_of_one_run
+from eo_pipeline.dagster.resources import spark_definition
 from eo_pipeline.dagster.sensors import build_sensors
 from eo_pipeline.dagster.yaml_values import collecting_problems
 from eo_pipeline.pipeline import Pipeline
@@ -183,14 +184,25 @@ def _declared_in(folder: Path) -> dg.Definitions:
 
 
 def _may_have_state(declared: dg.Definitions) -> bool:
-    """Return whether a component may keep state with Dagster: such a class exists, and each load
-    notes the version of the state, or components were added in Dagster's own UI.
+    """Return whether a component may keep state with Dagster: one of such a class, or of one that
+    only its loading tells, since each load notes the version of the state; or components were
+    added in Dagster's own UI.
     """
-    tree = declared.component_tree
-    if tree is None or dg.StateBackedComponent.__subclasses__():
+    if declared.component_tree is None:
         return True
-    _, *others = tree.find_root_decl().iterate_child_component_decls()
+    root = declared.component_tree.find_root_decl()
+    kinds = (decl.component_type for decl in root.iterate_all_component_decls())
+    if any(map(_is_stateful, kinds)):
+        return True
+    _, *others = root.iterate_child_component_decls()
     return any([*decl.iterate_child_component_decls()] for decl in others)
+
+
+def _is_stateful(kind: type) -> bool:
+    is_known = (
+        isinstance(kind, type) and issubclass(kind, dg.Component) and kind is not dg.Component
+    )
+    return not is_known or issubclass(kind, dg.StateBackedComponent)
 
 
 def _with_shared_definitions(

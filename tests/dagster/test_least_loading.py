@@ -15,7 +15,8 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._serdes import serialize_value
 
 from eo_pipeline.dagster import Fleet, component, definitions
-from eo_pipeline.dagster.resources import SparkResource, spark_definition
+from eo_pipeline.dagster.resources import spark_definition
+from eo_pipeline.dagster.spark_resource import SparkResource
 from eo_pipeline.spark import SparkSettings
 from tests.dagster.projects import write_project
 from tests.support.engine import Bench
@@ -63,8 +64,6 @@ lag_threshold: 10
 def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definitions, "is_of_one_run", lambda: True)
     monkeypatch.setattr(definitions, "_LOADED", {})
-    # of other tests, and of all that Dagster's own components import
-    monkeypatch.setattr(dg, "StateBackedComponent", type("StateBackedComponent", (), {}))
     monkeypatch.setattr(gc, "freeze", lambda: None)  # this process goes on
 
 
@@ -171,14 +170,12 @@ class Stated(dg.StateBackedComponent):
 def load(context):
     return Stated()
 """
-STATE_BACKED = dg.StateBackedComponent
 
 
 @pytest.mark.usefixtures("one_run")
 def test_a_component_with_state_is_asked_at_each_load(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dg, "StateBackedComponent", STATE_BACKED)
     place = package / "defs" / "stated"
     place.mkdir()
     (place / "component.py").write_text(_STATE)

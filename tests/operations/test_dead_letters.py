@@ -81,5 +81,5 @@ def test_where_none_is_set_aside_there_is_nothing_to_do(half_read: Bench) -> Non
         pipeline.plan_redrive([1, 2])
     pipeline.rewind(0)
     assert pipeline.dead_letters() == []
-    with pytest.raises(NothingToDoError, match="nothing to redrive"):
+    with pytest.raises(NothingToDoError, match="no dead letters to redrive"):
         pipeline.plan_redrive()

@@ -138,7 +138,7 @@ _REFUSED = {
 
 @pytest.mark.parametrize(
     ("writer", "transform"),
-    [("direct", None), ("materialize", "tests.runs.transforms:as_it_is")],
+    [("fast_path", None), ("output", "tests.runs.transforms:as_it_is")],
 )
 def test_executors_that_write_into_another_folder_are_told_so(
     bench: Bench,
@@ -151,7 +151,7 @@ def test_executors_that_write_into_another_folder_are_told_so(
     the other. Outcome: refused, with both numbers; nothing is committed.
     """
     theirs = f"file://{tmp_path}/of another machine"
-    written = f"eo_pipeline.runs.{writer}.path_to_write"
+    written = f"eo_pipeline.batch.{writer}.path_to_write"
     monkeypatch.setattr(written, lambda path: theirs + str(path))
     bench.topic.write(RECORDS)
     with pytest.raises(SetupError, match=f"made {RECORDS} rows, and 0 are .* same staging folder"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from eo_pipeline import _process
-from eo_pipeline.dagster.resources import is_of_one_run
+from eo_pipeline.dagster.processes import is_of_one_run
 from eo_pipeline.ledger.entry import Costs, Counts, LedgerEntry, Operation
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.runs.checkpoint import (
