@@ -80,6 +80,15 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
+def test_the_package_for_dagster_imports_no_spark() -> None:
+    """Found before: dagster-pyspark, a quarter of a second in each run and each sensor's process."""
+    script = "import json, sys, eo_pipeline.dagster; print(json.dumps([*sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not NOT_FOR_NOTHING & set(json.loads(done.stdout))
+
+
 def test_a_launch_with_nothing_new_loads_once_and_imports_no_spark(
     bench: Bench, tmp_path: Path
 ) -> None:
