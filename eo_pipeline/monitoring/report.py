@@ -88,6 +88,8 @@ LANE = 24.0
 LEFT = 86.0
 RIGHT = 18.0
 WIDTH_MIN = 1146.0
+#: Room for the charts' titles, however few the versions.
+TITLES_WIDTH = 520
 STEP_MIN, STEP_MAX = 9.0, 46.0
 
 #: Phases in their order; time that the ledger does not attribute belongs to the commit.
@@ -134,7 +136,7 @@ class Axis:
 
     @property
     def width(self) -> float:
-        return LEFT + RIGHT + self.step * self.count
+        return max(TITLES_WIDTH, LEFT + RIGHT + self.step * self.count)
 
     def x(self, index: int) -> float:
         """Return the centre of the version at ``index``."""

@@ -81,7 +81,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_the_package_for_dagster_imports_no_spark() -> None:
-    """Found before: dagster-pyspark, a quarter of a second in each run and each sensor's process."""
+    """Found before: dagster-pyspark, a quarter of a second in each run."""
     script = "import json, sys, eo_pipeline.dagster; print(json.dumps([*sys.modules]))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
