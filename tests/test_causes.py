@@ -101,7 +101,7 @@ def test_what_cannot_be_deleted_just_now_ends_no_run(caplog: pytest.LogCaptureFi
     for number in (errno.ENOTEMPTY, errno.EIO, errno.EACCES):
         with _or_later():
             raise of_a_file(number)
-    assert caplog.text.count("stays for a later run") == 3
+    assert caplog.text.count("a later run retries") == 3
     with pytest.raises(KeyError), _or_later():
         raise KeyError
 

@@ -1,4 +1,4 @@
-"""What kind of process of Dagster's this one is."""
+"""Detection of processes that end with one run of Dagster."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_the_check_of_the_topic_is_red_while_the_broker_is_away_and_green_when_i
     bench.topic.write(5)
     cursor = apply(instance, check_lag(limited, instance))
     assert checked(instance, limited).status is PASSED
-    assert "Kafka is reachable; lag 5, below 50" in said(checked(instance, limited))
+    assert "Kafka is reachable; lag 5, below limit 50" in said(checked(instance, limited))
 
     with pytest.raises(SourceUnavailableError, match=r"127\.0\.0\.1:9"):
         check_lag(away(limited), instance, cursor)

@@ -22,6 +22,7 @@ from tests.house.publishing import traced_publish
 
 #: Small modules with one importer, and why each is a file of its own.
 LONE = {
+    "eo_pipeline.dagster.spark_resource": "imports dagster-pyspark, a quarter of a second",
     "eo_pipeline.sinks.kafka.protobuf_worker": "the program of a process of its own",
     "eo_pipeline.spark.learning": "imports py4j, which a run that finds nothing new does without",
     "eo_pipeline.spark.paths": "imports pyspark, which a run that finds nothing new does without",

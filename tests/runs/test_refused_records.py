@@ -54,7 +54,7 @@ def refused(bad: int, **policy: Any) -> str:
         (
             6,
             {"on_bad_record": "dead_letter", "dead_letter_limit": 5},
-            "More than source.dead_letter_limit (5)",
+            "raise source.dead_letter_limit (5 a checkpoint)",
         ),
     ],
 )

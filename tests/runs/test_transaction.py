@@ -106,7 +106,7 @@ def test_after_a_lost_reply_no_later_answer_proves_that_nothing_landed(
 ) -> None:
     attempt = StagingArea(tmp_path, "p").begin(ENTRY)
     transaction = promised(Answers(CommitUnknownError("?"), later), attempt)
-    with pytest.raises(CommitUnknownError, match="may still land"):
+    with pytest.raises(CommitUnknownError, match="may still succeed"):
         transaction.commit()
     assert transaction.state is TransactionState.UNKNOWN
     assert not attempt.is_refused

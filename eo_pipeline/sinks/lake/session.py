@@ -107,7 +107,11 @@ class LakeSession(SinkSession, Generic[Handle]):
             remove_all([file for at in over for file in self.ledger.left_by(head, at, *folders)])
             self.ledger.end(*over)
         except OSError as error:
-            log.warning("%s: what attempts left stays for a later run: %s", self.pipeline, error)
+            log.warning(
+                "%s: leftovers of earlier attempts not removed; a later run retries: %s",
+                self.pipeline,
+                error,
+            )
         return head.entry
 
     def remove_lost(self) -> None:

@@ -107,7 +107,7 @@ def _forbid_null(world: World, name: str) -> None:
     path.write_text(json.dumps({"commitInfo": {"operation": "x"}}) + "\n" + json.dumps(metadata))
 
 
-# What does not pass by itself is not tried again and again.
+# What does This is permanent is not tried again and again.
 
 
 def test_what_delta_rs_cannot_read_is_no_passing_trouble(world: World) -> None:
@@ -118,7 +118,7 @@ def test_what_delta_rs_cannot_read_is_no_passing_trouble(world: World) -> None:
     for commit in (world.root / "_delta_log").glob("*.json"):
         commit.write_text(commit.read_text().replace('"c":"12.34"', '"c":"-12.34"'))
         commit.write_text(commit.read_text().replace('"c": "12.34"', '"c":"-12.34"'))
-    with world.sink().open("p") as session, pytest.raises(DamagedError, match="not pass by itself"):
+    with world.sink().open("p") as session, pytest.raises(DamagedError, match="This is permanent"):
         list(session.lineage())
     with pytest.raises(UnexpectedError, match=r"maintenance stopped: .*-12\.-34") as stopped:
         maintain(world.sink(), "p")
@@ -145,7 +145,7 @@ def test_a_table_whose_commits_a_catalog_takes_is_refused_by_name(
 ) -> None:
     table_of(world, ID_ONLY)
     with_features(world, feature, reader=True)
-    with pytest.raises(ConfigError, match="catalogManaged, once catalogOwned-preview"):
+    with pytest.raises(ConfigError, match="catalogManaged, formerly catalogOwned-preview"):
         world.head()
 
 

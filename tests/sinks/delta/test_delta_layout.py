@@ -197,7 +197,7 @@ def test_what_was_staged_without_a_look_at_its_values_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [*UNREADABLE[:-1], (Decimal("-0.50"), "nobody can open the table")]
+    ("value", "said"), [*UNREADABLE[:-1], (Decimal("-0.50"), "makes the table unreadable")]
 )
 def test_such_rows_are_not_merged(world: World, value: object, said: str) -> None:
     kind = pa.decimal128(10, 2) if isinstance(value, Decimal) else pa.string()

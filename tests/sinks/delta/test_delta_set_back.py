@@ -32,7 +32,7 @@ def test_runs_are_refused_until_the_table_is_set_forward_again(world: World) -> 
     newest = world.observe().version()
     world.observe().restore(newest - 2)
     append_of_another_application(world)
-    said = rf"up to version 1\..*Set it to its version {newest} again.*--to 1"
+    said = rf"up to version 1\..*Set it to its version {newest} again.*`eo rewind 1`"
     assert said_of(world) is not None
     with pytest.raises(TableRolledBackError, match=said):
         world.forward()
@@ -80,7 +80,7 @@ def test_by_a_moment_and_to_before_the_pipeline_began(world: World) -> None:
     theirs = world.observe().history(1)[0]["timestamp"]
     world.forward()
     world.observe().restore(datetime.fromtimestamp((theirs + 1) / 1000, UTC))
-    with pytest.raises(TableRolledBackError, match=r"holds an older state.*--to 0"):
+    with pytest.raises(TableRolledBackError, match=r"holds an older state.*`eo rewind 0`"):
         world.forward()
 
 
@@ -104,7 +104,7 @@ def test_an_upserted_table_goes_back_as_far(world: World) -> None:
     world.observe().restore(world.observe().version() - 1)
     head = world.head()
     assert head is not None
-    with pytest.raises(TableRolledBackError, match="--to 2"):
+    with pytest.raises(TableRolledBackError, match="`eo rewind 2`"):
         world.commit(child_of(head, 3), in_memory(rows_of(4, n=pa.array([4] * 3, pa.int64()))))
     world.rewind(2)
     assert [row["n"] for row in world.rows()] == [2]

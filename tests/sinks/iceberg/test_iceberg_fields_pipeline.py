@@ -123,7 +123,7 @@ def test_any_text_is_a_partition_and_null_in_a_column_that_takes_none_is_a_bad_r
     assert lake.pipeline().status().blocked == ()
     table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert isinstance(lake.pipeline().status().blocked[0], TableRolledBackError)
-    with pytest.raises(TableRolledBackError, match="--to 1"):
+    with pytest.raises(TableRolledBackError, match="`eo rewind 1`"):
         lake.pipeline().run()
     lake.pipeline().rewind(1)
     assert lake.pipeline().run().head.counts.rows == len(texts) - 1

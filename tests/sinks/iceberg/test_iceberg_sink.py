@@ -392,7 +392,7 @@ class TestGoingBack:
         head = publish(session, 1, head)
         assert session.rolled_back(head) is None
         table_of(sink).manage_snapshots().rollback_to_snapshot(theirs).commit()
-        assert re.search("holds an older state.*--to 0", str(session.rolled_back(head)))
+        assert re.search("holds an older state.*`eo rewind 0`", str(session.rolled_back(head)))
         with pytest.raises(TableRolledBackError):
             session.publish(child_of(head, 2), staged(9))
         back = child_of(head, operation=Operation.REWIND, target=0)
@@ -407,7 +407,7 @@ class TestGoingBack:
         snapshots = [each.snapshot_id for each in table_of(sink).metadata.snapshots]
         table_of(sink).manage_snapshots().rollback_to_snapshot(snapshots[1]).commit()
         table_of(sink).append(pa.table({"id": [-1]}))
-        said = rf"up to version 2.*Set it to snapshot {snapshots[3]} again.*--to 2"
+        said = rf"up to version 2.*Set it to snapshot {snapshots[3]} again.*`eo rewind 2`"
         assert re.search(said, str(session.rolled_back(head)))
         with pytest.raises(TableRolledBackError, match=said):
             session.publish(child_of(head, 2), staged(5))
