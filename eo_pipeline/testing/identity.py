@@ -66,7 +66,7 @@ class IdentityContract(SinkContract):
         with sink.open(self.pipeline) as session:
             self.written(session)
         self.lose_ledger(sink)
-        with pytest.raises(LedgerDamagedError, match="holds rows"):
+        with pytest.raises(LedgerDamagedError, match="holds rows of checkpoints"):
             self.look(sink)
         assert self.visible(sink) == self.rows_of(1, 2)
 

@@ -76,13 +76,16 @@ def test_each_reason_and_what_arrives_of_the_good_ones(elsewhere: SparkSession) 
         good.select(F.col("_kafka").alias("at"), F.lit("good").alias("as"), row)
         .union(decoded.dead_letters(1).select("offset", F.lit("bad"), "error"))
         .union(skipping.marks().where("skipped").select("offset", F.lit("skipped"), F.lit("")))
+        .union(decoded.marks().where("skipped").select("offset", F.lit("unasked"), F.lit("")))
         .collect()
     )
-    verdicts: dict[str, dict[int, Any]] = {"good": {}, "bad": {}, "skipped": {}}
+    verdicts: dict[str, dict[int, Any]] = {"good": {}, "bad": {}, "skipped": {}, "unasked": {}}
     for offset, kind, error in rows:
         verdicts[kind][offset] = error
     reasons = {n: reason for n, (_, reason) in enumerate(VALUES) if reason is not None}
     assert verdicts["bad"].keys() == reasons.keys()
+    assert verdicts["good"].keys() == {*range(len(VALUES))} - reasons.keys()
+    assert not verdicts["unasked"]
     assert {n: error for n, error in verdicts["bad"].items() if reasons[n] not in error} == {}
     assert verdicts["skipped"].keys() == {n for n, (value, _) in enumerate(VALUES) if value is None}
     first, second = (json.loads(verdicts["good"][n]) for n in (0, 1))

@@ -62,6 +62,6 @@ def test_a_folder_that_may_not_be_written_is_told_with_who_asks(
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     ill = eo.process("doctor")  # whoever asks is read once in a process
     assert ill.code == 3
-    assert f"fail     staging       the staging folder {hdfs.uri}/events cannot be used" in ill.out
+    assert f"fail     staging        the staging folder {hdfs.uri}/events cannot be used" in ill.out
     assert f'Permission denied: user=stranger, access=WRITE, inode="{path}"' in ill.out
     assert "ok       sink" in ill.out

@@ -236,6 +236,7 @@ MUTANTS = (
             "tests/sinks/kafka/test_kafka_sink_ledger.py::"
             "test_the_head_is_found_behind_many_aborted_ones",
         ),
+        only_slow="a ledger topic of that length takes seconds to write",
     ),
     Mutant(
         "kafka-reads-committed",
@@ -247,6 +248,7 @@ MUTANTS = (
             "tests/sinks/kafka/test_kafka_sink_ledger.py::"
             "test_an_entry_is_found_in_a_long_ledger_with_holes",
         ),
+        only_slow="a ledger topic of that length takes seconds to write",
     ),
     Mutant(
         "kafka-emptied-ledger",

@@ -145,14 +145,20 @@ def test_an_archive_that_others_may_write_is_not_used(
     assert with_archive(command) == command
 
 
-def test_an_archive_that_is_missing_is_told_once(
+def test_an_archive_that_fits_no_more_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Scenario: a process whose Spark dies starts another one."""
+    """Scenario: a process whose Spark dies starts another one. Of a user who has no archive at all
+    nothing is said.
+    """
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(archives, "_lacking", set())
     caplog.set_level("INFO")
     command = command_of(tmp_path)
+    assert with_archive(command) == command
+    assert caplog.messages == []
+    (tmp_path / "cache" / "jvm").mkdir(parents=True)
+    (tmp_path / "cache" / "jvm" / "spark-of-another-java.jsa").touch()
     for _ in range(2):
         assert with_archive(command) == command
     [said] = caplog.messages
