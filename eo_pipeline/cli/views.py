@@ -261,7 +261,7 @@ def show_change(output: Output, plan: RereadingPlan) -> None:
 
 
 def _about(seconds: float | None) -> str:
-    return "time not known" if seconds is None else f"about {duration(seconds)}"
+    return "duration not known yet" if seconds is None else f"about {duration(seconds)}"
 
 
 def report_line(report: CheckpointReport) -> str:

@@ -177,7 +177,8 @@ def build_audit_check(declared: DagsterPipeline) -> dg.AssetChecksDefinition:
     def audit(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         if context.op_execution_context.job_def.has_node_named(declared.op):
             context.log.info(
-                "Audit skipped: this run materializes the table. Run the check on its own."
+                "Audit skipped: this run materializes the table. To audit, run `eo audit` or "
+                "execute the check alone."
             )
             return
         with failing(context, declared):
