@@ -160,7 +160,7 @@ def connector(where: str, config: Mapping[str, str]) -> Check:
     if is_left_to_spark(config):
         return ok("spark", f"{where}; Spark resolves the connector {pinned} when it starts")
     if must_download(config):
-        return ok("spark", f"{where}; the first run downloads the connector {pinned} (13 MB)")
+        return ok("spark", f"{where}; the first run downloads the connector {pinned} (74 MB)")
     return ok("spark", f"{where}, connector {pinned} was downloaded before")
 
 

@@ -91,10 +91,12 @@ def spark_checks(pipeline: Pipeline, timeout: float) -> Iterator[Check]:
 
 def _warm(settings: SparkSettings) -> Check:
     """Check whether runs started from here would use a warm Spark."""
+    if not settings.warm:
+        return ok("warm spark", "not used: spark.warm is false")
     server, why_not = find_server(settings.master, settings.launch())
     if why_not:
         return warn("warm spark", "runs start their own Spark instead", why_not)
-    if server is None or not settings.warm:
+    if server is None:
         return ok("warm spark", "none; each run starts its own Spark (or use `eo spark start`)")
     return ok("warm spark", f"{server}; runs use it")
 

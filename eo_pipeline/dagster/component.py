@@ -302,7 +302,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             return _Broken()
         if component is not None:
             component._document, component._folder = written, folder
-            component._at = place_of(context, "name")
+            _, component._at = place_of(context, ("name",)) or (0, None)
         return component
 
     def pipeline_config(self) -> dict[str, Any]:

@@ -272,7 +272,8 @@ def reconcile(declared: DagsterPipeline, instance: dg.DagsterInstance, cursor: s
     progress = Progress.from_cursor(cursor)
     entries = declared.pipeline.following(progress.entry, ENTRIES_A_TICK)
     keys = instance.get_dynamic_partitions(declared.partitions)
-    anew = entries is None or progress.lacks_keys(keys, entries)  # the ledger was replaced, or ...
+    # the ledger was replaced, or somebody deleted keys: what is wanted is told by all its entries
+    anew = entries is None or progress.lacks_keys(keys, entries)
     if anew or entries is None:
         progress = Progress()
         entries = declared.pipeline.following(None, ENTRIES_A_TICK) or []

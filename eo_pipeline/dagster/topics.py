@@ -75,8 +75,8 @@ _RECENT = 20
 
 @contextmanager
 def keeping_results(context: dg.AssetExecutionContext) -> Iterator[None]:
-    """If the step fails or is ended, report again the last result of each check that its run will
-    not come to: Dagster shows a planned check without a result as failed.
+    """If the step fails or is ended, report again the last result of each check of its assets that
+    the run had planned: Dagster shows a planned check without a result as failed.
     """
     with ExitStack() as unless_done:
         unless_done.callback(_report_last_results, context)
@@ -95,6 +95,8 @@ def _report_last_results(context: dg.AssetExecutionContext) -> None:
     for event in planned:
         assert event.dagster_event is not None
         data = event.dagster_event.asset_check_planned_data
+        if data.asset_key not in context.assets_def.keys:
+            continue  # of another step, which may still come to it
         key = dg.AssetCheckKey(data.asset_key, data.check_name)
         context.instance.report_runless_asset_event(
             _last_result(context.instance, key) or _no_result(key)

@@ -99,21 +99,22 @@ def located_messages(context: dg.ResolutionContext, problems: Sequence[Problem])
 
 def _placed(context: dg.ResolutionContext, problem: Problem) -> tuple[int, str]:
     """Return the problem's line number and its message."""
-    path = (*context.path, *problem.location)
-    located = Problem(path, problem.text)
+    located = Problem((*context.path, *problem.location), problem.text)
+    place = place_of(context, problem.location)
+    return (place[0], f"  {place[1]} - {located}") if place else (0, f"  {located}")
+
+
+def place_of(
+    context: dg.ResolutionContext, location: Sequence[str | int]
+) -> tuple[int, str] | None:
+    """Return the line of the document's field at ``location``, and ``file:line``; None if the
+    document came from no file.
+    """
     tree = context.source_position_tree
     if tree is None:
-        return 0, f"  {located}"
-    position, _ = tree.lookup_closest_and_path(path, None)
-    return position.start.line, f"  {position.filename}:{position.start.line} - {located}"
-
-
-def place_of(context: dg.ResolutionContext, name: str) -> str | None:
-    """Return file and line of the document's field ``name``; None if it came from no file."""
-    if context.source_position_tree is None:
         return None
-    position, _ = context.source_position_tree.lookup_closest_and_path((*context.path, name), None)
-    return f"{position.filename}:{position.start.line}"
+    position, _ = tree.lookup_closest_and_path((*context.path, *location), None)
+    return position.start.line, f"{position.filename}:{position.start.line}"
 
 
 @contextmanager

@@ -24,8 +24,8 @@ TESTED_WITH = ("4.0.0",)
 #: Variable with a folder of the connector's jars.
 JARS_VARIABLE = "EO_SPARK_JARS"
 
-#: Set where a company has a repository of its own, or a Spark of its own with settings for one.
-_USERS_REPOSITORY = ("DEFAULT_ARTIFACT_REPOSITORY", "SPARK_HOME", "SPARK_CONF_DIR")
+#: Variable with a company's own repository, for Spark.
+_REPOSITORY_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"
 
 _ARTEFACTS = (artefact_of(CONNECTOR), artefact_of(AVRO))
 
@@ -35,7 +35,12 @@ def is_left_to_spark(config: Mapping[str, str]) -> bool:
     lines: from the repositories that its ``config`` or this environment may name.
     """
     named = any(key.startswith("spark.jars.") for key in config)
-    return named or any(os.environ.get(name) for name in _USERS_REPOSITORY)
+    return named or bool(os.environ.get(_REPOSITORY_VARIABLE)) or has_users_configuration()
+
+
+def has_users_configuration() -> bool:
+    """Return whether Spark is a user's own, or reads a user's folder of settings."""
+    return any(os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR"))
 
 
 def must_download(config: Mapping[str, str]) -> bool:
@@ -48,7 +53,7 @@ def _is_downloaded() -> bool:
 
 
 def downloaded_connector() -> tuple[Path, ...]:
-    """Return the jars in this user's cache, downloaded (13 MB) the first time.
+    """Return the jars in this user's cache, downloaded (74 MB) the first time.
 
     Raises:
         SetupError: Java is missing, the download failed, or the disk is full.

@@ -17,6 +17,7 @@ from eo_pipeline.spark.connector import (
     CONNECTOR,
     JARS_VARIABLE,
     downloaded_connector,
+    has_users_configuration,
     is_left_to_spark,
 )
 from eo_pipeline.spark.jvm import KAFKA_SETTINGS
@@ -228,10 +229,8 @@ def launch_settings(master: str, driver_memory: str, config: Mapping[str, str]) 
         SetupError: EO_SPARK_JARS names a folder without jars, or the connector could not be
             downloaded.
     """
-    settings = _DEFAULTS | _logging() | {"spark.driver.memory": driver_memory}
+    settings = _DEFAULTS | _jvm_options(config) | {"spark.driver.memory": driver_memory}
     settings |= _connector(master, config)
-    if JAVA_OPTIONS in config:
-        settings["spark.log.level"] = "ERROR"
     if is_local(master):
         settings |= _ON_THIS_MACHINE_ONLY
     elif _CORES in config:
@@ -259,9 +258,11 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def _logging() -> dict[str, str]:
-    """Return the JVM's options; with :data:`_LOGGING`, unless Spark has a configuration."""
-    if any(os.environ.get(name) for name in ("SPARK_HOME", "SPARK_CONF_DIR")):
+def _jvm_options(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of the JVM with :data:`_LOGGING`; the level alone if ``config`` has other
+    options, or Spark a configuration.
+    """
+    if JAVA_OPTIONS in config or has_users_configuration():
         return {JAVA_OPTIONS: _COLLECTOR, "spark.log.level": "ERROR"}
     return {JAVA_OPTIONS: f"{_COLLECTOR} {_LOGGING}"}
 

@@ -9,7 +9,6 @@ import contextlib
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -151,8 +150,7 @@ def _resolve(artefact: Artefact, folder: Path) -> None:
 
 def _unpack(folder: Path) -> None:
     for archive in folder.glob("*.tar.gz"):
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        shutil.unpack_archive(archive, folder, filter="data")
         archive.unlink()
 
 
