@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame
@@ -94,6 +95,11 @@ NO_ROWS = Sums(0, 0, 0)
 def summed(metrics: Mapping[str, Any]) -> Sums:
     """As Spark gave them."""
     return Sums(metrics[_LOW], metrics[_HIGH], metrics[_XOR])
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    """Of the rows of all ``parts``."""
+    return reduce(Sums.plus, parts, NO_ROWS)
 
 
 def digest(of: Sums) -> str:

@@ -27,10 +27,11 @@ from pyspark.sql import functions as F
 from eo_pipeline.batch.decode import Decoded, Rows
 from eo_pipeline.batch.unknown_fields import shown
 from eo_pipeline.errors import SetupError, SparkJobError
+from eo_pipeline.ledger.entry import Checksum, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import ACTION, Observed, interruptible
 from eo_pipeline.spark.observation import explained
-from eo_pipeline.staging.rows import StagedTable
+from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.storage.paths import RemotePath
 
 #: A prime; products of two smaller numbers, and sums of billions of them, fit 64 bits.
@@ -126,6 +127,41 @@ class ReadCounts:
         return cls(**{f.name: (counted | named)[f.name] for f in fields(cls)})
 
 
+def counts(
+    seen: ReadCounts,
+    output: StagedOutput,
+    entry: LedgerEntry,
+    checksum: Checksum | None,
+    dead_letters_checksum: Checksum | None,
+) -> Counts:
+    """Return what the checkpoint of ``entry`` read and staged.
+
+    Raises:
+        SparkJobError: the numbers of the read contradict each other.
+    """
+    if seen.records != seen.good + seen.bad + seen.skipped:
+        raise SparkJobError(
+            f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
+            f"and {seen.skipped} skipped: these numbers contradict each other. Nothing was "
+            "committed. This is a fault of the engine; please report it with the records."
+        )
+    rows, dead = output.rows, output.dead_letters
+    assert rows is not None, "one table's rows"
+    return Counts(
+        records=seen.records,
+        bytes=seen.bytes,
+        key_bytes=seen.key_bytes,
+        tombstones=seen.skipped,
+        rows=rows.rows,
+        dead_letters=dead.rows if dead else 0,
+        rows_total=entry.counts.rows_total + rows.rows,
+        unknown=seen.unknown,
+        unknown_fields=seen.unknown_fields,
+        checksum=checksum,
+        dead_letters_checksum=dead_letters_checksum,
+    )
+
+
 class SourceCounter:
     """One read of ``ranges``, counted on its way into a transform, which gets :attr:`good`; or,
     if nothing is ``transformed``, with the rows that are staged: a :class:`RowCounter` of
@@ -150,19 +186,8 @@ class SourceCounter:
     def seen(self, result: RowCounter) -> ReadCounts:
         """Return the counts of the read, after the action on ``result``, which is built from
         :attr:`good`.
-
-        Raises:
-            SparkJobError: the numbers contradict each other.
         """
-        counted = self._believed(result) or self._counted_again()
-        seen = ReadCounts.of(counted)
-        if seen.records != seen.good + seen.bad + seen.skipped:
-            raise SparkJobError(
-                f"{seen.records} records were read, of which {seen.good} are good, {seen.bad} bad "
-                f"and {seen.skipped} skipped: these numbers contradict each other. Nothing was "
-                "committed. This is a fault of the engine; please report it with the records."
-            )
-        return seen
+        return ReadCounts.of(self._believed(result) or self._counted_again())
 
     def _believed(self, result: RowCounter) -> dict[str, Any] | None:
         if self._observed is None:

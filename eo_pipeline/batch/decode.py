@@ -98,15 +98,18 @@ class Decoded:
         Spark copies a row before its metrics and after them, and a record's own bytes are half of
         it: all that depends on the bytes is computed before.
         """
+        df = self.all.withColumn(_SHOWN, self._shown())
+        is_raw = self.source.value_format == "raw"
+        return df.drop(*WORKING, *(() if is_raw else ("value", TEXT)))
+
+    def _shown(self) -> Column:
+        """Return what messages show of a bad record, JSON text; null for any other one."""
         is_bad = F.col(ERROR).isNotNull()
         has_text = self.source.value_format == "json" and self.schemas.value is None
         value = F.col(TEXT) if has_text else F.col("value").cast("string")
         begin = F.left(value, F.lit(SHOWN_CHARACTERS)).alias("value")
         error = F.col(ERROR).alias("error")
-        shown = F.to_json(F.struct("topic", "partition", "offset", error, begin))
-        df = self.all.withColumn(_SHOWN, F.when(is_bad, shown))
-        is_raw = self.source.value_format == "raw"
-        return df.drop(*WORKING, *(() if is_raw else ("value", TEXT)))
+        return F.when(is_bad, F.to_json(F.struct("topic", "partition", "offset", error, begin)))
 
     def metrics(self) -> list[Column]:
         """Return the aggregates ``records``, ``bytes``, ``key_bytes``, ``good``, ``bad``,
@@ -194,11 +197,8 @@ class Decoded:
 
     def dead_letters(self, version: int) -> DataFrame:
         """Return the bad records unchanged, with their coordinates and the error."""
-        return self.all.where(F.col(ERROR).isNotNull()).select(
-            F.lit(version).cast("bigint").alias(CHECKPOINT_COLUMN),
-            *("topic", "partition", "offset", _timestamp(), "key", "value", "headers"),
-            F.col(ERROR).alias("error"),
-        )
+        number = F.lit(version).cast("bigint").alias(CHECKPOINT_COLUMN)
+        return self.all.where(F.col(ERROR).isNotNull()).select(number, *_letter())
 
     def marked(self, errors: Sequence[Mapping[str, Any]]) -> Decoded:
         """Return a copy in which these records are bad too: each has ``topic``, ``partition``,
@@ -212,6 +212,18 @@ class Decoded:
         joined = self.all.join(F.broadcast(added), ["topic", "partition", "offset"], "left")
         error = F.coalesce(F.col(ERROR), F.col("added"))
         return replace(self, all=joined.withColumn(ERROR, error).drop("added"))
+
+    def verdicts(self) -> DataFrame:
+        """Return of every record: the ``row`` of a good one, a struct; the names of ``unknown``
+        fields; how a bad one is ``shown``; and the columns of a dead letter, of which ``error`` is
+        null for a good one.
+        """
+        return self.all.select(
+            F.struct(*self._columns()).alias("row"),
+            self._unknown().alias("unknown"),
+            self._shown().alias("shown"),
+            *_letter(),
+        )
 
     def marks(self) -> DataFrame:
         """Return the coordinates of every record, and if it is ``bad`` or ``skipped``."""
@@ -429,6 +441,13 @@ def _kafka_struct() -> Column:
         F.col("timestampType").alias("timestamp_type"),
         *("key", "headers"),
     ).alias(KAFKA_COLUMN)
+
+
+def _letter() -> list[Column]:
+    """Return the columns of a dead letter, but for the checkpoint's number."""
+    coordinates = [F.col(name) for name in ("topic", "partition", "offset")]
+    record = [F.col(name) for name in ("key", "value", "headers")]
+    return [*coordinates, _timestamp(), *record, F.col(ERROR).alias("error")]
 
 
 def _timestamp() -> Column:

@@ -363,7 +363,7 @@ def native_read(value: Column, wanted: StructType, read: StructType) -> Column |
     by the function of ``OrdinaryJson.java``; None if it lacks one of the types. ``read``: leaves
     and column of corrupt records.
     """
-    if not _is_native(wanted):
+    if not is_native(wanted):
         return None
     return F.call_function(_function(wanted, read), value)
 
@@ -392,13 +392,14 @@ def _function(wanted: StructType, read: StructType) -> str:
     return f"{FUNCTION_CATALOG}.json.`{native_parameters(wanted, read).replace('`', '``')}`"
 
 
-def _is_native(wanted: DataType) -> bool:
+def is_native(wanted: DataType) -> bool:
+    """Return whether the native reader reads values of this type."""
     if isinstance(wanted, StructType):
-        return all(_is_native(field.dataType) for field in wanted)
+        return all(is_native(field.dataType) for field in wanted)
     if isinstance(wanted, ArrayType):
-        return _is_native(wanted.elementType)
+        return is_native(wanted.elementType)
     if isinstance(wanted, MapType):
-        return wanted.keyType == StringType() and _is_native(wanted.valueType)
+        return wanted.keyType == StringType() and is_native(wanted.valueType)
     return _is_native_scalar(wanted)
 
 

@@ -4,15 +4,17 @@ One data source of this package (``StagedRanges.java``) is the whole Spark job. 
 by Spark's own connector, decode, hash and write one Parquet file each, in one pass over the bytes,
 and return one row of counts. It takes batches that no transform changes.
 
-The tasks validate nothing. At the first record that the native JSON reader does not read, or that
-makes a row some stores refuse, they stop, and :mod:`eo_pipeline.batch.stage` processes the whole
-batch by Spark's plan, so that bad records are defined in one place.
+The tasks do not ask whether a row fits into a store: at the first one that not every store takes
+they stop, and :mod:`eo_pipeline.batch.stage` processes the whole batch by Spark's plan. At the
+first record that is not ordinary they stop, too, and begin again with what judges it
+(:mod:`eo_pipeline.batch.native_decode`); the next batches of the ledger have it from the start.
 
 :meth:`FastPath.of` is the only entrance: it knows of which pipelines rows can be staged so.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +24,22 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from eo_pipeline._lazy import pa, pq
 from eo_pipeline.batch import checksum
-from eo_pipeline.batch.counting import refuse_other_rows
+from eo_pipeline.batch.counting import counts, refuse_other_rows
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
-from eo_pipeline.batch.decode_json import is_flat, native_parameters, read_as
+from eo_pipeline.batch.decode_json import is_flat
+from eo_pipeline.batch.native_decode import (
+    NativeDecoder,
+    can_decode,
+    hadoop_options,
+    held_rows,
+    read_counts,
+    why_not,
+)
 from eo_pipeline.batch.output import check_names
-from eo_pipeline.batch.read import hide_secrets, range_options, tasks_for
+from eo_pipeline.batch.read import hide_secrets
 from eo_pipeline.batch.spark_schema import value_schema
+from eo_pipeline.batch.validation import refuse_bad
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
@@ -38,15 +48,13 @@ from eo_pipeline.sinks.columns import JSON_OPTIONS, ColumnLimits, JsonRows
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
     interruptible,
-    options_of,
-    parquet_options,
     path_to_write,
     session_on_server,
     with_known_schema,
 )
 from eo_pipeline.spark.native_jar import has_source
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 
@@ -57,17 +65,37 @@ _YEARS = (1600, 9999)
 
 _LINEAGE_TYPES = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
 
-#: Sums of a task's counts; the checksum is added separately.
-_SUMMED = ("rows", "records", "bytes", "key_bytes", "skipped")
-
 #: Instead of a column's index: a value made of the whole row, and the bytes of one column's text;
 #: equal to those in ``Staging.java``.
 _WHOLE, _TEXT = -1, -2
 
-#: Checkpoints, by ledger, that skip the fast path after one whose records it could not read, since
-#: the next ones are likely alike; and the number of ledgers remembered.
-_SKIPPED, _LEDGERS_MAX = 16, 10_000
-_skipped: dict[str, int] = {}
+#: Checkpoints that are treated like the one before, whose records are likely alike; and the number
+#: of ledgers remembered.
+_ALIKE, _LEDGERS_MAX = 16, 10_000
+
+
+class _Recently:
+    """Ledgers of which one of the last checkpoints was unusual."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+
+    def note(self, entry: LedgerEntry) -> None:
+        """Remember the ledger of ``entry`` for its next checkpoints."""
+        while len(self._left) >= _LEDGERS_MAX:
+            self._left.pop(next(iter(self._left)), None)
+        self._left[entry.ledger_id] = _ALIKE
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Return whether the ledger is remembered, for one checkpoint less."""
+        left = self._left.pop(entry.ledger_id, 0)
+        if left > 1:
+            self._left[entry.ledger_id] = left - 1
+        return left > 0
+
+
+#: Ledgers whose rows need Spark's plan; and those with records that are not ordinary.
+_planned, _judged = _Recently(), _Recently()
 
 #: Division of ranges among the tasks of a Spark; with all partitions of their topics.
 Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition]], Tasks]
@@ -122,8 +150,7 @@ class FastPath:
         """Return the fast path of a pipeline without a transform; None if its rows do not equal
         its records, or the sink's limits are unknown or narrower than those of the tasks.
         """
-        is_json = source.value_format == "json" and source.key_format == "raw"
-        if not is_json or source.registry is not None or source.keeps_unknown:
+        if not can_decode(source):
             return None
         limits = sink.column_limits()
         if limits is None or not _holds_flat_rows(limits) or sink.partition_columns:
@@ -138,32 +165,65 @@ class FastPath:
         return cls(source, sink, columns, needed, lineage, record_bytes, as_staged)
 
     def stage(
-        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None, share: Share
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        share: Share,
+        *,
+        had_bad_records: bool = False,
     ) -> tuple[StagedOutput, Counts] | None:
         """Stage ``entry.ranges``, see :meth:`eo_pipeline.batch.stage.Stager.stage`; None if Spark's
-        plan must.
+        plan must. ``had_bad_records``: the checkpoint before had some.
+
+        Raises:
+            BadRecordError: by the source's policy.
         """
-        if _is_skipped(entry) or not has_source(spark, FORMAT):
+        if _planned.has(entry) or not has_source(spark, FORMAT):
             return None
         file_columns = self._file_columns(spark, in_files=attempt is not None)
         if file_columns is None:
             return None
+        judges = _judged.has(entry) or had_bad_records
+        if judges and attempt is None:
+            return None
+        staged = self._staged(spark, entry, attempt, share, file_columns, judges=judges)
+        if staged is None and not judges and attempt is not None and _judged.has(entry):
+            _judged.note(entry)
+            return self._staged(spark, entry, attempt, share, file_columns, judges=True)
+        return staged
+
+    def _staged(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        share: Share,
+        file_columns: FileColumns,
+        *,
+        judges: bool,
+    ) -> tuple[StagedOutput, Counts] | None:
+        decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges)
+        assert decoder is not None, "flat JSON is decoded by tasks"
+        tasks = share(spark, entry.ranges, entry.offsets)
         options = {
-            **self._read_options(entry, share(spark, entry.ranges, entry.offsets)),
+            **decoder.options(spark, entry, attempt, tasks, self.record_bytes),
             **self._row_options(),
             **file_columns.options(),
-            **_file_options(spark, entry, attempt),
+            **_file_options(spark, attempt),
         }
         if attempt and (session := session_on_server(spark)):
             attempt.runs_in(session)
         hide_secrets(spark)
         rows = spark.read.format(FORMAT).options(**options).load()
         results = interruptible(spark, rows.collect, attempt.name if attempt else None)
+        parts = [json.loads(row["part"]) for row in results]
         if why := next((row["why"] for row in results if row["why"]), None):
             log.info("%s: version %d has %s", entry.pipeline, entry.version, why)
-            _skip_next(entry)
+            # without a judge only because of a record that needs one
+            (_judged if why_not(parts) and attempt else _planned).note(entry)
             return None
-        return self._collected(results, entry, attempt, file_columns)
+        return self._collected(results, parts, entry, attempt, file_columns, decoder)
 
     def _file_columns(self, spark: SparkSession, *, in_files: bool) -> FileColumns | None:
         """Return the columns of the staged files; None if the sink makes something else of the
@@ -186,28 +246,11 @@ class FastPath:
         marked = self.as_staged(columns) if in_files and self.as_staged else columns
         return FileColumns(marked, tuple(range(len(marked))))
 
-    def _read_options(self, entry: LedgerEntry, tasks: Tasks) -> dict[str, str]:
-        tasks = tasks_for(self.source, tasks)
-        options = range_options(
-            self.source,
-            entry.ranges,
-            pipeline=entry.pipeline,
-            topic_ids=entry.topic_ids,
-            partition_count=max(len(entry.offsets), len(entry.ranges)),
-            tasks=tasks,
-            record_bytes=self.record_bytes,
-        )
-        if tasks.shared_by is not None:
-            options["eo.tasks"] = str(tasks.shared_by)
-        return options | {"includeHeaders": "false"}
-
     def _row_options(self) -> dict[str, str]:
-        fields, columns = value_schema(self.source), self.columns
+        columns = self.columns
         needed = [name for name in columns.names if name.lower() in self.needed]
         return {
-            "eo.read": native_parameters(fields, read_as(fields)),
             "eo.rows": columns.json(),
-            "eo.skips_tombstones": str(self.source.tombstones == "skip").lower(),
             "eo.needed": indexes(columns, needed),
             "eo.hashed": indexes(columns, sorted(self._hashed())),
         }
@@ -222,29 +265,27 @@ class FastPath:
     def _collected(
         self,
         results: Sequence[Row],
+        parts: Sequence[Mapping[str, Any]],
         entry: LedgerEntry,
         attempt: Attempt | None,
         file_columns: FileColumns,
+        decoder: NativeDecoder,
     ) -> tuple[StagedOutput, Counts]:
+        seen = read_counts(parts)
+        refuse_bad(seen, self.source)
         schema = to_arrow_schema(file_columns.columns)
         if attempt is None:
-            rows = _in_memory(results, schema)
+            rows = held_rows([row["held"] for row in results if row["held"]], schema)
         else:
-            rows = _in_files(results, schema, attempt)
-        sums = {name: sum(row[name] for row in results) for name in _SUMMED}
-        refuse_other_rows(sums["rows"], rows, entry.checkpoint)
+            files = {row["file"] for row in results if row["file"]}
+            rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
+        refuse_other_rows(sum(part["rows"] for part in parts), rows, entry.checkpoint)
+        dead, dead_checksum = decoder.dead_letters(parts, seen, attempt)
         hashed = self._hashed()
-        counts = Counts(
-            records=sums["records"],
-            bytes=sums["bytes"],
-            key_bytes=sums["key_bytes"],
-            tombstones=sums["skipped"],
-            rows=rows.rows,
-            rows_total=entry.counts.rows_total + rows.rows,
-            unknown=0,
-            checksum=checksum.checksum(hashed, _checksum_sums(results)) if hashed else None,
-        )
-        return StagedOutput(rows=rows), counts
+        total = checksum.total(map(checksum.summed, parts))
+        output = StagedOutput(rows=rows, dead_letters=dead)
+        hashes = checksum.checksum(hashed, total) if hashed else None
+        return output, counts(seen, output, entry, hashes, dead_checksum)
 
 
 def _holds_flat_rows(limits: ColumnLimits) -> bool:
@@ -276,46 +317,7 @@ def as_json(columns: StructType, form: JsonRows) -> FileColumns:
     return FileColumns(StructType(written), tuple(of), extra_options=options)
 
 
-def _file_options(
-    spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
-) -> dict[str, str]:
-    options, parquet = {"eo.checkpoint": str(entry.checkpoint)}, {**parquet_options(spark)}
-    if attempt is not None:
-        folder = attempt.rows_folder()
-        options["eo.folder"] = path_to_write(folder)
-        parquet |= options_of(folder)
-    return options | {f"eo.hadoop.{name}": value for name, value in parquet.items()}
-
-
-def _in_files(results: Sequence[Row], schema: pa.Schema, attempt: Attempt) -> StagedTable:
-    files = {row["file"] for row in results if row["file"]}
-    return attempt.collect(attempt.rows_folder(), lambda: schema, files)
-
-
-def _in_memory(results: Sequence[Row], schema: pa.Schema) -> StagedTable:
-    """Read the files that the rows hold."""
-    # a dataset, which read_table makes, would load pandas: a fifth of a second in a new process
-    files = [pq.ParquetFile(pa.BufferReader(row["held"])).read() for row in results if row["held"]]
-    tables = [table.cast(schema) for table in files]
-    return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
-
-
-def _is_skipped(entry: LedgerEntry) -> bool:
-    left = _skipped.pop(entry.ledger_id, 0)
-    if left > 1:
-        _skipped[entry.ledger_id] = left - 1
-    return left > 0
-
-
-def _skip_next(entry: LedgerEntry) -> None:
-    while len(_skipped) >= _LEDGERS_MAX:
-        _skipped.pop(next(iter(_skipped)), None)
-    _skipped[entry.ledger_id] = _SKIPPED
-
-
-def _checksum_sums(results: Sequence[Row]) -> checksum.Sums:
-    total = checksum.NO_ROWS
-    for row in results:
-        part: Mapping[str, Any] = row.asDict()
-        total = total.plus(checksum.summed(part))
-    return total
+def _file_options(spark: SparkSession, attempt: Attempt | None) -> dict[str, str]:
+    folder = attempt.rows_folder() if attempt else None
+    options = hadoop_options(spark, folder)
+    return options if folder is None else options | {"eo.folder": path_to_write(folder)}

@@ -54,7 +54,7 @@ def types_of(result: StructType, added: Iterable[str]) -> StructType | None:
     schema = StructType([field for field in result if field.name != KAFKA_COLUMN])
     for name in added:
         if name == CHECKPOINT_COLUMN:
-            schema = schema.add(name, LongType())
+            schema = schema.add(name, LongType(), nullable=False)
         elif isinstance(origin, StructType) and LINEAGE[name] in origin.names:
             schema = schema.add(name, origin[LINEAGE[name]].dataType)
         else:

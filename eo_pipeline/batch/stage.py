@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,10 +20,13 @@ from eo_pipeline.batch.counting import (
     ReadCounts,
     RowCounter,
     SourceCounter,
+    counts,
     refuse_other_rows,
 )
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
+from eo_pipeline.batch.decoded_source import CountedRows, DecodedSource, has_decoded_source
 from eo_pipeline.batch.fast_path import FastPath
+from eo_pipeline.batch.native_decode import NativeDecoder
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -43,8 +45,8 @@ from eo_pipeline.batch.validation import (
     Why,
     found,
     mark_of,
+    refuse_bad,
     refused,
-    refused_records,
     set_aside,
     why_unfit,
 )
@@ -205,14 +207,25 @@ class Stager:
         )
         few = few or self.reads_alone
         fast_path = self._fast_path(entry, few=few)
-        if fast_path and (staged_fast := fast_path.stage(spark, entry, attempt, self._tasks)):
+        if fast_path and (
+            staged_fast := fast_path.stage(
+                spark, entry, attempt, self._tasks, had_bad_records=self.had_bad_records
+            )
+        ):
             return staged_fast
+        decoder = None if fast_path or few else self._native_decoder(spark, entry)
+        if (
+            attempt
+            and decoder
+            and (staged_decoded := self._stage_decoded(spark, decoder, entry, attempt))
+        ):
+            return staged_decoded
         read = fetched_alone if self.reads_alone else fetched
         small = read(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        first = _AGAIN if fast_path or self.reads_alone else "error"
+        first = _AGAIN if fast_path or decoder or self.reads_alone else "error"
         staged = ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadSchemas):
             decoded = self._decoded(spark, entry, small, staged)
@@ -228,9 +241,8 @@ class Stager:
 
     def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
-        needs_plan = self.transform or self.resolvers or self.bounds or self.had_bad_records
-        needs_plan = needs_plan or self.where is not None
-        if needs_plan or self.reads_alone or REFUSED in entry.details:
+        needs_plan = self.transform or self.resolvers or self.bounds
+        if needs_plan or self.where is not None or self.reads_alone or REFUSED in entry.details:
             return None
         if few and len(entry.ranges) > _CONSUMERS:
             return None
@@ -243,6 +255,46 @@ class Stager:
             as_staged=self.as_staged,
         )
 
+    def _native_decoder(self, spark: SparkSession, entry: LedgerEntry) -> NativeDecoder | None:
+        """Return what decodes the batch in the tasks that read it, if they may."""
+        needs_plan = self.resolvers or self.where is not None or REFUSED in entry.details
+        if needs_plan or not has_decoded_source(spark):
+            return None
+        return NativeDecoder.of(spark, self.source, self.sink, judges=True)
+
+    def _stage_decoded(
+        self,
+        spark: SparkSession,
+        decoder: NativeDecoder,
+        entry: LedgerEntry,
+        attempt: Attempt,
+    ) -> tuple[StagedOutput, Counts] | None:
+        """Stage the records that ``decoder`` decodes; None if Spark's plan must."""
+        tasks = self._tasks(spark, entry.ranges, entry.offsets)
+        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
+        source = DecodedSource.of(spark, decoder, options)
+        transformed = self.result(source.frame)
+        ready = self if self.agree is None else self._agreed_on(transformed)
+        hashed = HashedRows.of_result(transformed, ready.sink, lineage=self.lineage)
+        schema = transformed.schema
+        result = CountedRows(
+            transformed,
+            lambda rows: ready._columns(with_known_schema(rows, schema), entry),
+            hashed,
+            ready._why(transformed),
+        )
+        layout = ready.sink.partition_columns
+        staged = result.stage(attempt, layout, self.as_staged, source.totals)
+        seen = source.seen(staged[1]) if staged else None
+        if staged is None or seen is None or result.unfit:
+            return None
+        rows, parts = staged
+        refuse_bad(seen, self.source)
+        refuse_other_rows(result.rows, rows, entry.checkpoint)
+        dead, dead_checksum = decoder.dead_letters(parts, seen, attempt)
+        output = StagedOutput(rows=rows, dead_letters=dead)
+        return output, counts(seen, output, entry, result.checksum(), dead_checksum)
+
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]
     ) -> Tasks:
@@ -252,8 +304,11 @@ class Stager:
         """With the sink as it takes rows of what the transform makes."""
         if self.agree is None:
             return self
-        columns = own_columns(self.result(decoded.good(decoded.all)))
-        return replace(self, sink=self.sink.agreed(self.agree(columns)))
+        return self._agreed_on(self.result(decoded.good(decoded.all)))
+
+    def _agreed_on(self, result: DataFrame) -> Stager:
+        assert self.agree is not None
+        return replace(self, sink=self.sink.agreed(self.agree(own_columns(result))))
 
     def _decoded(
         self,
@@ -309,22 +364,11 @@ class Stager:
             return schemas
         if unfit := found(result):
             return unfit
-        dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt)
-        counts = Counts(
-            records=seen.records,
-            bytes=seen.bytes,
-            key_bytes=seen.key_bytes,
-            tombstones=seen.skipped,
-            rows=rows.rows,
-            dead_letters=dead.rows if dead else 0,
-            rows_total=entry.counts.rows_total + rows.rows,
-            unknown=seen.unknown,
-            unknown_fields=seen.unknown_fields,
-            checksum=hashed.checksum(result) if hashed else None,
-            dead_letters_checksum=dead_checksum,
-            **read_with(schemas, seen.metrics, entry),
-        )
-        return StagedOutput(rows=rows, dead_letters=dead), counts
+        dead, dead_checksum = self._dead_letters(decoded, seen, entry, attempt, mode)
+        output = StagedOutput(rows=rows, dead_letters=dead)
+        hashes = hashed.checksum(result) if hashed else None
+        counted = counts(seen, output, entry, hashes, dead_checksum)
+        return output, replace(counted, **read_with(schemas, seen.metrics, entry))
 
     def read(
         self,
@@ -376,7 +420,11 @@ class Stager:
         return result
 
     def _rows(
-        self, result: RowCounter, entry: LedgerEntry, attempt: Attempt | None, first: str
+        self,
+        result: RowCounter,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        first: str,
     ) -> StagedTable:
         """The rows, staged, as many as the job made; again if Spark did not say how many.
 
@@ -420,18 +468,22 @@ class Stager:
         return self.sink.project(with_known_schema(columns, types_of(result.schema, added)))
 
     def _dead_letters(
-        self, decoded: Decoded, seen: ReadCounts, entry: LedgerEntry, attempt: Attempt | None
+        self,
+        decoded: Decoded,
+        seen: ReadCounts,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        mode: str,
     ) -> tuple[StagedTable | None, Checksum | None]:
         bad = seen.bad
         if not bad:
             return None, None
-        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:
-            raise refused_records(bad, json.loads(seen.first_bad or "{}"), self.source)
+        refuse_bad(seen, self.source)
         letters = decoded.dead_letters(entry.checkpoint)
         hashed = HashedRows.of_dead_letters(letters, self.sink)
         result = RowCounter(letters, lambda rows: rows, [hashed.mark]) if hashed else None
         frame = result.frame if result else letters
-        table = materialize(frame, attempt, Attempt.dead_letters_folder)
+        table = materialize(frame, attempt, Attempt.dead_letters_folder, mode=mode)
         row_count = result.rows if result and result.was_counted() else bad
         if row_count == bad and (result or not table.rows):
             refuse_other_rows(row_count, table, entry.checkpoint)

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from eo_pipeline.batch.counting import CountedColumn, RowCounter
+from eo_pipeline.batch.counting import CountedColumn, ReadCounts, RowCounter
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded
 from eo_pipeline.batch.output import own_columns
 from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, RefusedError
@@ -136,6 +136,16 @@ def refused(
         count=unfit.rows,
         example=record,
     )
+
+
+def refuse_bad(seen: ReadCounts, source: KafkaSource) -> None:
+    """Return if the source's policy sets so many bad records aside.
+
+    Raises:
+        BadRecordError: it does not.
+    """
+    if seen.bad and (source.on_bad_record == "fail" or seen.bad > source.dead_letter_limit):
+        raise refused_records(seen.bad, json.loads(seen.first_bad or "{}"), source)
 
 
 def refused_records(bad: int, first: Mapping[str, Any], source: KafkaSource) -> BadRecordError:

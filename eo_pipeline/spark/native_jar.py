@@ -41,8 +41,14 @@ CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
+    "DecodedRanges.java",
+    "Decoding.java",
+    "Hashes.java",
     "HeldFile.java",
+    "Judge.java",
+    "KafkaRanges.java",
     "LaterExtensions.java",
+    "Letters.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
     "OrdinaryScanner.java",
@@ -51,11 +57,16 @@ _SOURCES = (
     "PlainBuffer.java",
     "PlainValues.java",
     "RangeStager.java",
+    "RecordDecoder.java",
+    "RowCounting.java",
     "RowDocument.java",
+    "RowFile.java",
     "StagedColumn.java",
     "StagedFile.java",
     "StagedRanges.java",
+    "StagedRows.java",
     "Staging.java",
+    "Totals.java",
 )
 _PACKAGE = Path("eo", "pipeline")
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +23,7 @@ from eo_pipeline.batch.counting import (
     RowCounter,
     SourceCounter,
     are_whole,
+    counts,
     refuse_other_rows,
 )
 from eo_pipeline.errors import SetupError, SparkJobError
@@ -30,7 +31,8 @@ from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.jvm import CLIENT_VARIABLES
-from eo_pipeline.staging.rows import StagedFile, StagedTable
+from eo_pipeline.staging.rows import StagedFile, StagedOutput, StagedTable
+from eo_pipeline.testing import child_of, first_entry
 from tests.runs.transforms import ROWS_OF_TWENTY
 from tests.support.chaos import rest_is_chaos
 from tests.support.engine import Bench
@@ -232,6 +234,7 @@ def test_a_job_that_does_not_say_what_it_made_is_run_again(
 
 
 @pytest.mark.core
+@pytest.mark.usefixtures("by_plan")
 def test_what_does_not_add_up_is_refused_with_the_numbers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,20 +289,13 @@ def test_ranges_that_were_not_read_whole_do_not(wrong: list[tuple[str, int, int]
     assert not whole(wrong)
 
 
-def test_records_that_are_neither_good_nor_bad_nor_skipped_stop_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = (
-        each.name for each in fields(ReadCounts) if each.name not in ("unknown_fields", "metrics")
-    )
-    shown = dict.fromkeys(f"unknown_{which}" for which in ("longest", "first", "last", "chance"))
-    counted = {**dict.fromkeys(names, 0), **shown, "records": 25, "good": 20, "bad": 3}
-    monkeypatch.setattr(SourceCounter, "_believed", lambda *_: counted)
-    reading, result = object.__new__(SourceCounter), cast(Any, None)
+def test_records_that_are_neither_good_nor_bad_nor_skipped_stop_the_run() -> None:
+    seen = ReadCounts(25, 0, 0, 20, 3, 0, None, 0, (), {})
+    staged = StagedOutput(rows=StagedTable.in_memory(pa.table({"id": [1]})))
+    entry = child_of(first_entry("p"))
     with pytest.raises(SparkJobError, match=r"25 records .* 20 are good, 3 bad and 0 skipped"):
-        reading.seen(result)
-    counted["skipped"] = 2
-    assert reading.seen(result).records == 25
+        counts(seen, staged, entry, None, None)
+    assert counts(replace(seen, skipped=2), staged, entry, None, None).records == 25
 
 
 def test_other_rows_than_the_job_made_are_refused_with_both_numbers(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_few_files_use_the_packages_java(package: dict[str, Module]) -> None:
     assert use_native(package) == [
         "eo_pipeline.batch.decode",
         "eo_pipeline.batch.decode_json",
+        "eo_pipeline.batch.decoded_source",
         "eo_pipeline.batch.fast_path",
         "eo_pipeline.batch.output",
         "eo_pipeline.batch.stage",

@@ -9,6 +9,7 @@ _LOSSES = "tests/kafka/test_losses.py"
 _KAFKA = "tests/kafka/test_looking_at_kafka.py"
 _VALUES = "tests/batch/test_each_reason.py"
 _COUNTING = "tests/batch/test_counting.py"
+_DECODED = "tests/batch/test_decoded_source.py"
 _LIMITS = "tests/batch/test_fast_path_limits.py"
 _POLICY = "tests/runs/test_refused_records.py"
 _WITHOUT_SPARK = "tests/runs/test_without_spark.py"
@@ -172,8 +173,8 @@ MUTANTS = (
         "read-adds-up",
         "Records read are the good, the bad and the skipped ones together.",
         "eo_pipeline/batch/counting.py",
-        "        if seen.records != seen.good + seen.bad + seen.skipped:\n",
-        "        if False:\n",
+        "    if seen.records != seen.good + seen.bad + seen.skipped:\n",
+        "    if False:\n",
         (_COUNTING,),
     ),
     Mutant(
@@ -210,19 +211,35 @@ MUTANTS = (
         (f"{_LIMITS}::test_columns_that_need_a_value_are_those_of_the_table_and_of_the_sink",),
     ),
     Mutant(
+        "decoded-read-whole",
+        "Counts of tasks that did not read all records are not believed.",
+        "eo_pipeline/batch/decoded_source.py",
+        "return read_counts(counted) if whole == len(counted) else None",
+        "return read_counts(counted)",
+        (f"{_DECODED}::test_records_that_a_transform_does_not_take_are_counted_by_sparks_plan",),
+    ),
+    Mutant(
+        "letters-complete",
+        "Of a checkpoint with bad records all are in the files of its dead letters.",
+        "eo_pipeline/batch/native_decode.py",
+        "        if table.rows != seen.bad:\n",
+        "        if table.rows > seen.bad:\n",
+        (f"{_DECODED}::test_a_file_of_dead_letters_that_is_gone_is_noticed",),
+    ),
+    Mutant(
         "policy-fail",
         "By on_bad_record: fail one bad record stops the run.",
-        "eo_pipeline/batch/stage.py",
-        '        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:\n',
-        "        if bad > self.source.dead_letter_limit:\n",
+        "eo_pipeline/batch/validation.py",
+        '(source.on_bad_record == "fail" or seen.bad > source.dead_letter_limit)',
+        "seen.bad > source.dead_letter_limit",
         (_POLICY,),
     ),
     Mutant(
         "dead-letter-limit",
         "More bad records than dead_letter_limit stop the run.",
-        "eo_pipeline/batch/stage.py",
-        '        if self.source.on_bad_record == "fail" or bad > self.source.dead_letter_limit:\n',
-        '        if self.source.on_bad_record == "fail":\n',
+        "eo_pipeline/batch/validation.py",
+        '(source.on_bad_record == "fail" or seen.bad > source.dead_letter_limit)',
+        'source.on_bad_record == "fail"',
         (_POLICY,),
     ),
     Mutant(

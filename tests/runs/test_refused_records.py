@@ -38,7 +38,7 @@ def refused(bad: int, **policy: Any) -> str:
     stager = Stager(source, ConsoleSink(), None, False)
     with suppress(LookedAtError):
         try:
-            stager._dead_letters(cast(Any, Records()), seen, ENTRY, None)
+            stager._dead_letters(cast(Any, Records()), seen, ENTRY, None, "error")
         except BadRecordError as error:
             return str(error)
     return ""

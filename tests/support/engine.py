@@ -23,6 +23,7 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from eo_pipeline.batch.fast_path import FastPath
+from eo_pipeline.batch.native_decode import NativeDecoder
 from eo_pipeline.embedded.jars import spark_azure_jars, spark_gcs_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -303,6 +304,7 @@ class Bench:
 def by_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage all batches by Spark's plan, in this process."""
     monkeypatch.setattr(FastPath, "of", lambda *_, **__: None)
+    monkeypatch.setattr(NativeDecoder, "of", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * A catalog of Spark's that has a function for every schema: its name in the namespace "json" is
- * what {@link OrdinaryJson} is to read, so that none need be registered.
+ * what {@link OrdinaryJson} is to read, so that none need be registered; and in the namespace "rows"
+ * one that counts into the {@link Totals} of its name.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
@@ -29,7 +30,8 @@ public class OrdinaryFunctions implements FunctionCatalog {
     }
 
     public UnboundFunction loadFunction(Identifier identifier) {
-        return new ForSchemas(identifier.name());
+        boolean counts = identifier.namespace().length == 1 && identifier.namespace()[0].equals("rows");
+        return counts ? new ForRows(identifier.name()) : new ForSchemas(identifier.name());
     }
 
     /** The function that is told by its name what to read. */
@@ -50,6 +52,27 @@ public class OrdinaryFunctions implements FunctionCatalog {
 
         public BoundFunction bind(StructType arguments) {
             return new OrdinaryJson(told);
+        }
+    }
+
+    /** The function that counts rows into the totals of its name. */
+    static class ForRows implements UnboundFunction {
+        private final String totals;
+
+        ForRows(String totals) {
+            this.totals = totals;
+        }
+
+        public String name() {
+            return "count_row";
+        }
+
+        public String description() {
+            return "count_row(hash, why, topic, partition, offset): true";
+        }
+
+        public BoundFunction bind(StructType arguments) {
+            return new RowCounting(totals);
         }
     }
 }

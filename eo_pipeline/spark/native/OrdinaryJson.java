@@ -92,11 +92,6 @@ public class OrdinaryJson implements ScalarFunction {
         }
     }
 
-    /** How many fields a record has. */
-    int size() {
-        return shape.unknown;
-    }
-
     public DataType[] inputTypes() {
         return new DataType[] {DataTypes.BinaryType};
     }

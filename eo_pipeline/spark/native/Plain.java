@@ -36,6 +36,13 @@ final class Plain {
     private Plain() {
     }
 
+    static boolean isPlain(DataType type) {
+        return type instanceof StringType || type instanceof LongType || type instanceof TimestampType
+            || type instanceof DateType || type instanceof IntegerType || type instanceof ShortType
+            || type instanceof ByteType || type instanceof DoubleType || type instanceof FloatType
+            || type instanceof BooleanType || type instanceof DecimalType || type instanceof BinaryType;
+    }
+
     static int kind(DataType type) {
         if (type instanceof StringType) return TEXT;
         if (type instanceof LongType || type instanceof TimestampType) return LONG;

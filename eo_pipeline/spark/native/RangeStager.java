@@ -1,6 +1,7 @@
 package eo.pipeline;
 
 import java.io.IOException;
+import java.util.HashMap;
 import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -13,42 +14,35 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Stages the ordinary records of some ranges in one file, in one pass, and tells of them in one row;
+ * Stages the good records of some ranges in one file, in one pass, and tells of them in one row;
  * which holds the file itself if there is no folder for it.
  *
- * It goes on as long as there is nothing to judge: every record is what {@link OrdinaryJson} takes
- * for ordinary, has no field that the schema does not name, and makes a row that any store takes. At
- * the first other one it stops and says so, and nothing of it counts.
+ * It goes on as long as every good record makes a row that any store takes. At the first other one it
+ * stops and says so, and nothing of it counts.
  */
 class RangeStager implements PartitionReader {
     static final StructType TOLD = new StructType()
         .add("why", DataTypes.StringType)
         .add("file", DataTypes.StringType)
         .add("held", DataTypes.BinaryType)
-        .add("rows", DataTypes.LongType)
-        .add("records", DataTypes.LongType)
-        .add("bytes", DataTypes.LongType)
-        .add("key_bytes", DataTypes.LongType)
-        .add("skipped", DataTypes.LongType)
-        .add("checksum_low", DataTypes.LongType)
-        .add("checksum_high", DataTypes.LongType)
-        .add("checksum_xor", DataTypes.LongType);
+        .add("part", DataTypes.StringType);
 
-    private static final int VALUE = 1;
-    private static final int TOPIC = 2;
-    private static final int PARTITION = 3;
-    private static final int OFFSET = 4;
-    private static final int OFTEN = 1023;
+    private static final long FIRST_DAY = -135140; // 1600-01-01
+    private static final long MICROS_OF_A_DAY = 86400000000L;
     private static final long HELD_BYTES = 64L << 20;
     private static final long ONES = 0x0101010101010101L;
     private static final long HIGHS = ONES * 0x80;
-    private static final long HALF = 0xffffffffL;
 
     private final PartitionReaderFactory kafka;
     private final InputPartition[] ranges;
@@ -63,14 +57,9 @@ class RangeStager implements PartitionReader {
     private HeldFile held;
     private StagedFile writer;
     private RowDocument document;
-    private long written;
-    private long records;
-    private long bytes;
-    private long keyBytes;
-    private long skipped;
-    private long low;
-    private long high;
-    private long xor;
+    private final RecordDecoder decoder;
+    private final Hashes hashes = new Hashes();
+    private String part;
 
     RangeStager(
             PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, Configuration conf,
@@ -80,6 +69,7 @@ class RangeStager implements PartitionReader {
         this.staging = staging;
         this.conf = conf;
         this.why = why;
+        decoder = new RecordDecoder(staging.decoding);
         int many = staging.rows.size();
         kinds = new int[many];
         for (int i = 0; i < many; i++) {
@@ -115,8 +105,8 @@ class RangeStager implements PartitionReader {
             while (why == null && reader.next()) {
                 InternalRow record = (InternalRow) reader.get();
                 if (isFirst && row.length > staging.fields + 1) {
-                    row[staging.fields + 1] = record.getUTF8String(TOPIC).copy();
-                    row[staging.fields + 2] = new Integer(record.getInt(PARTITION));
+                    row[staging.fields + 1] = record.getUTF8String(KafkaRanges.TOPIC).copy();
+                    row[staging.fields + 2] = new Integer(record.getInt(KafkaRanges.PARTITION));
                 }
                 isFirst = false;
                 why = staged(record);
@@ -128,34 +118,19 @@ class RangeStager implements PartitionReader {
 
     /** Null, or why it is not staged here. */
     private String staged(InternalRow record) throws IOException {
-        if ((records++ & OFTEN) == 0) {
-            TaskContext.get().killTaskIfInterrupted();
-        }
-        if (!record.isNullAt(0)) {
-            keyBytes += record.getUTF8String(0).numBytes();
-        }
-        if (record.isNullAt(VALUE)) {
-            skipped++;
-            return staging.skipsTombstones ? null : "a tombstone";
-        }
-        byte[] value = record.getBinary(VALUE);
-        bytes += value.length;
-        if (staging.folder == null && bytes > HELD_BYTES) {
+        Object[] found = decoder.taken(record);
+        if (staging.folder == null && decoder.bytes() > HELD_BYTES) {
             return "more than is held in memory";
         }
-        InternalRow found = staging.records.scanned(value);
         if (found == null) {
-            found = staging.records.parsed(value);
+            return decoder.why();
         }
-        if (found == null) {
-            return "a record that is not ordinary";
-        }
-        String unfit = taken(((GenericInternalRow) found).values());
+        String unfit = taken(found);
         if (unfit != null) {
             return unfit;
         }
         if (row.length > staging.fields + 1) {
-            row[staging.fields + 3] = new Long(record.getLong(OFFSET));
+            row[staging.fields + 3] = new Long(record.getLong(KafkaRanges.OFFSET));
         }
         write();
         return null;
@@ -163,13 +138,12 @@ class RangeStager implements PartitionReader {
 
     /** Takes the columns over; or says why not. */
     private String taken(Object[] found) {
-        if (found[staging.fields] != null) {
-            return "fields that the schema does not name";
-        }
         for (int i = 0; i < staging.fields; i++) {
             Object value = found[i];
             if (value != null) {
-                if (kinds[i] == Plain.TEXT && hasNul((UTF8String) value)) {
+                boolean isUnfit = kinds[i] == Plain.TEXT && hasNul((UTF8String) value)
+                    || decoder.isJudged() && isFar(value, staging.rows.apply(i).dataType());
+                if (isUnfit) {
                     return "a value that not every store takes";
                 }
             }
@@ -181,6 +155,21 @@ class RangeStager implements PartitionReader {
             }
         }
         return null;
+    }
+
+    /** Whether a number is not finite, or a time before 1600: no ordinary record has such a value. */
+    private static boolean isFar(Object value, DataType type) {
+        if (type instanceof DateType) {
+            return ((Integer) value).intValue() < FIRST_DAY;
+        }
+        if (type instanceof TimestampType) {
+            return ((Long) value).longValue() < FIRST_DAY * MICROS_OF_A_DAY;
+        }
+        if (type instanceof DoubleType || type instanceof FloatType) {
+            double number = ((Number) value).doubleValue();
+            return Double.isInfinite(number) || Double.isNaN(number);
+        }
+        return false;
     }
 
     private static boolean hasNul(UTF8String text) {
@@ -206,14 +195,8 @@ class RangeStager implements PartitionReader {
         if (writer == null) {
             writer = new StagedFile(begun(), staging.written, conf);
         }
-        if (staging.hashed.length > 0) {
-            long hash = Plain.hash(row, staging.hashed, kinds);
-            low += hash & HALF;
-            high += hash >>> 32;
-            xor ^= hash;
-        }
+        hashes.add(staging.hashed.length > 0 ? Plain.hash(row, staging.hashed, kinds) : 0);
         writer.put(row, staging.places, whole(), staging.text < 0 ? null : text(row[staging.text]));
-        written++;
     }
 
     /** What is made of all of a row; null where a row is columns alone. */
@@ -241,19 +224,20 @@ class RangeStager implements PartitionReader {
         return HadoopOutputFile.fromPath(new Path(staging.folder, file), conf);
     }
 
-    /** For Spark's own pages. */
-    private void tell(TaskMetrics metrics) {
-        metrics.inputMetrics().incRecordsRead(records);
-        metrics.inputMetrics().incBytesRead(bytes + keyBytes);
-        metrics.outputMetrics().setRecordsWritten(written);
+    /** Spark's own pages, and who asked. */
+    private void tell(TaskMetrics metrics) throws IOException {
+        HashMap counted = decoder.counted();
+        metrics.inputMetrics().incRecordsRead(((Long) counted.get("records")).longValue());
+        metrics.inputMetrics().incBytesRead(decoder.bytes());
+        metrics.outputMetrics().setRecordsWritten(hashes.rows());
+        hashes.tell(counted);
+        part = Totals.json(counted);
     }
 
     public Object get() {
         return new GenericInternalRow(new Object[] {
             UTF8String.fromString(why), UTF8String.fromString(file),
-            held == null || why != null ? null : held.bytes(),
-            new Long(written), new Long(records), new Long(bytes), new Long(keyBytes), new Long(skipped),
-            new Long(low), new Long(high), new Long(xor)
+            held == null || why != null ? null : held.bytes(), UTF8String.fromString(part)
         });
     }
 
@@ -261,5 +245,6 @@ class RangeStager implements PartitionReader {
         if (writer != null) {
             writer.close();
         }
+        decoder.close();
     }
 }

@@ -2,7 +2,10 @@ package eo.pipeline;
 
 import java.io.IOException;
 import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.mapreduce.Job;
 import org.apache.parquet.bytes.HeapByteBufferAllocator;
 import org.apache.parquet.column.ColumnDescriptor;
 import org.apache.parquet.column.ParquetProperties.WriterVersion;
@@ -15,9 +18,15 @@ import org.apache.parquet.hadoop.ParquetWriter;
 import org.apache.parquet.hadoop.metadata.CompressionCodecName;
 import org.apache.parquet.io.OutputFile;
 import org.apache.parquet.schema.MessageType;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetOptions;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetReadSupport;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils;
 import org.apache.spark.sql.execution.datasources.parquet.SparkToParquetSchemaConverter;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.util.SerializableConfiguration;
 
 /**
  * A Parquet file of plain columns. Its pages are filled by {@link StagedColumn}; compression, the
@@ -27,6 +36,7 @@ import org.apache.spark.sql.types.StructType;
 final class StagedFile {
     private static final String VERSION = "org.apache.spark.version";
     private static final int SHARE = 4;
+    private static final String HADOOP = KafkaRanges.PREFIX + "hadoop.";
 
     private final Configuration conf;
     private final StructType columns;
@@ -59,6 +69,26 @@ final class StagedFile {
         begin();
     }
 
+    /** How files are written, as where Spark writes Parquet itself, and by the options. */
+    static SerializableConfiguration settings(CaseInsensitiveStringMap options, StructType columns)
+            throws IOException {
+        scala.collection.immutable.Map none =
+            (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty();
+        SparkSession session = (SparkSession) SparkSession.active();
+        Configuration conf = session.sessionState().newHadoopConfWithOptions(none);
+        Iterator all = options.asCaseSensitiveMap().entrySet().iterator();
+        while (all.hasNext()) {
+            Map.Entry each = (Map.Entry) all.next();
+            String name = (String) each.getKey();
+            if (name.startsWith(HADOOP)) {
+                conf.set(name.substring(HADOOP.length()), (String) each.getValue());
+            }
+        }
+        Job job = Job.getInstance(conf);
+        ParquetUtils.prepareWrite(SQLConf.get(), job, columns, new ParquetOptions(none, SQLConf.get()));
+        return new SerializableConfiguration(job.getConfiguration());
+    }
+
     /** As many as the setting says, unless those of all cores together would fill the heap. */
     private static long groupBytes(Configuration conf) {
         Runtime runtime = Runtime.getRuntime();
@@ -74,6 +104,9 @@ final class StagedFile {
         String filters = "^" + ParquetOutputFormat.BLOOM_FILTER_ENABLED.replace(".", "[.]") + "(#.*)?$";
         if (conf.getValByRegex(filters).containsValue("true")) {
             return "files with Bloom filters";
+        }
+        if (SQLConf.get().maxRecordsPerFile() > 0) {
+            return "files of so many rows";
         }
         WriterVersion version = ParquetOutputFormat.getWriterVersion(conf);
         return version == WriterVersion.PARQUET_1_0 ? null : "files of Parquet's second version";

@@ -21,15 +21,14 @@ class Staging implements Serializable {
     /** The bytes of the column that is staged so. */
     static final int TEXT = -2;
 
-    private static final String JSON = StagedRanges.PREFIX + "json.";
+    private static final String JSON = KafkaRanges.PREFIX + "json.";
 
     /** Null: files are held in memory. */
     final String folder;
-    final OrdinaryJson records;
+    final Decoding decoding;
     final int fields;
     final StructType rows;
     final long checkpoint;
-    final boolean skipsTombstones;
 
     /** Places of the columns that must have a value. */
     final int[] needed;
@@ -49,12 +48,11 @@ class Staging implements Serializable {
     final int text;
 
     Staging(CaseInsensitiveStringMap options) {
-        folder = options.get(StagedRanges.PREFIX + "folder");
-        records = new OrdinaryJson(told(options, "read"));
-        fields = records.size();
+        folder = options.get(KafkaRanges.PREFIX + "folder");
+        decoding = new Decoding(options, (StructType) DataType.fromJson(told(options, "columns")));
+        fields = decoding.columns.size();
         rows = (StructType) DataType.fromJson(told(options, "rows"));
         checkpoint = Long.parseLong(told(options, "checkpoint"));
-        skipsTombstones = options.getBoolean(StagedRanges.PREFIX + "skips_tombstones", false);
         needed = places(told(options, "needed"));
         hashed = places(told(options, "hashed"));
         written = (StructType) DataType.fromJson(told(options, "written"));
@@ -62,7 +60,7 @@ class Staging implements Serializable {
         int[] fields = places(told(options, "document"));
         document = fields.length == 0 ? null : fields;
         json = json(options);
-        text = options.getInt(StagedRanges.PREFIX + "text", -1);
+        text = options.getInt(KafkaRanges.PREFIX + "text", -1);
     }
 
     private static Map json(CaseInsensitiveStringMap options) {
@@ -79,9 +77,9 @@ class Staging implements Serializable {
     }
 
     private static String told(CaseInsensitiveStringMap options, String name) {
-        String told = options.get(StagedRanges.PREFIX + name);
+        String told = options.get(KafkaRanges.PREFIX + name);
         if (told == null) {
-            throw new IllegalArgumentException("no option " + StagedRanges.PREFIX + name);
+            throw new IllegalArgumentException("no option " + KafkaRanges.PREFIX + name);
         }
         return told;
     }

@@ -1,0 +1,196 @@
+"""Decoded source: the records of a batch that a transform changes, decoded where they are read.
+
+Below the transform there is one data source of this package (``DecodedRanges.java``), which gives
+good records as rows; above it the rows are counted by a function (``RowCounting.java``) and staged
+by the tasks that make them (``StagedRows.java``). Between them is what Spark makes of the
+transform, and nothing else. Each part of the work counts once, however often Spark does it
+(``Totals.java``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from eo_pipeline.batch import checksum
+from eo_pipeline.batch.checksum import HashedRows
+from eo_pipeline.batch.counting import ReadCounts
+from eo_pipeline.batch.decode import KAFKA_COLUMN
+from eo_pipeline.batch.native_decode import (
+    FORMAT,
+    HEADERS,
+    NativeDecoder,
+    hadoop_options,
+    read_counts,
+)
+from eo_pipeline.batch.output import PARQUET, marked, materialize
+from eo_pipeline.batch.read import hide_secrets
+from eo_pipeline.batch.validation import InvalidRows
+from eo_pipeline.ledger.entry import Checksum
+from eo_pipeline.spark import (
+    interruptible,
+    path_to_write,
+    session_on_server,
+    with_known_schema,
+)
+from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_source
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedTable
+
+_STAGED, _TOTALS = "eo.pipeline.StagedRows", "eo.pipeline.Totals"
+
+log = logging.getLogger(__name__)
+
+#: Kafka's part of a row, as ``Decoded.good`` gives it.
+_KAFKA = (
+    StructType()
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("offset", LongType())
+    .add("timestamp", TimestampType())
+    .add("timestamp_type", IntegerType())
+    .add("key", BinaryType())
+    .add("headers", HEADERS)
+)
+
+
+def has_decoded_source(spark: SparkSession) -> bool:
+    """Return whether ``spark`` has the data sources of this module; cached."""
+    return has_source(spark, _STAGED)
+
+
+@dataclass(frozen=True)
+class DecodedSource:
+    """The records of a batch: ``frame`` has the good ones; lazy."""
+
+    frame: DataFrame
+    #: name of the totals of what is read
+    totals: str
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, decoder: NativeDecoder, options: Mapping[str, str]
+    ) -> DecodedSource:
+        """Return the records that the ``options`` of ``decoder`` name."""
+        totals = f"read-{uuid.uuid4().hex}"
+        schema = StructType([*decoder.columns, StructField(KAFKA_COLUMN, _KAFKA, nullable=False)])
+        ours = {"eo.schema": schema.json(), "eo.totals": totals}
+        hide_secrets(spark)
+        frame = spark.read.format(FORMAT).options(**{**options, **ours}).load()
+        return cls(with_known_schema(frame, schema), totals)
+
+    @staticmethod
+    def seen(parts: Sequence[Mapping[str, Any]]) -> ReadCounts | None:
+        """Return the counts of the read from the ``parts`` of its totals; None if not all records
+        were read.
+        """
+        whole = next((part["parts"] for part in parts if "parts" in part), None)
+        counted = [part for part in parts if "records" in part]
+        return read_counts(counted) if whole == len(counted) else None
+
+
+def _totals(spark: SparkSession, name: str) -> list[dict[str, Any]]:
+    frame = spark.read.format(_TOTALS).options(**{"eo.totals": name}).load()
+    return [json.loads(row["part"]) for row in interruptible(spark, frame.collect)]
+
+
+class CountedRows:
+    """The rows to be staged: :attr:`frame`, which ``finish`` makes of ``rows``, each of one. They
+    are counted by the tasks that stage them; with the checksum of ``hashed``, and those that do not
+    fit, ``why``.
+    """
+
+    def __init__(
+        self,
+        rows: DataFrame,
+        finish: Callable[[DataFrame], DataFrame],
+        hashed: HashedRows | None,
+        why: Column | None,
+    ) -> None:
+        self._totals = f"rows-{uuid.uuid4().hex}"
+        origin = [F.lit(None).cast("string"), F.lit(0), F.lit(0).cast("bigint")]
+        if KAFKA_COLUMN in rows.columns:
+            origin = [F.col(KAFKA_COLUMN)[name] for name in ("topic", "partition", "offset")]
+        counting = F.call_function(
+            f"{FUNCTION_CATALOG}.rows.`{self._totals}`",
+            F.lit(0).cast("bigint") if hashed is None else hashed.mark.value,
+            F.lit(None).cast("string") if why is None else why,
+            *origin,
+        )
+        self.frame = finish(rows.where(counting))
+        self.rows = 0
+        self._hashed, self._hashes = hashed, checksum.NO_ROWS
+        self.unfit: InvalidRows | None = None
+
+    def stage(
+        self,
+        attempt: Attempt,
+        layout: tuple[str, ...],
+        as_staged: Callable[[StructType], StructType] | None,
+        read: str,
+    ) -> tuple[StagedTable, list[dict[str, Any]]] | None:
+        """Stage the rows in files of ``attempt``, laid out by the columns ``layout``; return also
+        the totals of what was ``read``. None if Spark must stage them without us.
+        """
+        frame, kind = marked(self.frame, as_staged) if as_staged else (self.frame, PARQUET)
+        if layout or kind != PARQUET:
+            rows = materialize(frame, attempt, Attempt.rows_folder, layout, "error", kind)
+            parts = _totals(frame.sparkSession, read) + _totals(frame.sparkSession, self._totals)
+        else:
+            results = self._staged(frame, attempt, read)
+            if why := next((row["why"] for row in results if row["why"]), None):
+                log.info("Spark stages the rows, because of %s", why)
+                return None
+            files = {row["file"] for row in results if row["file"]}
+            schema = to_arrow_schema(frame.schema)
+            rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
+            parts = [json.loads(row["part"]) for row in results if row["part"]]
+        self._count([part for part in parts if "unfit" in part])
+        return rows, parts
+
+    def _staged(self, frame: DataFrame, attempt: Attempt, read: str) -> list[Row]:
+        spark, folder = frame.sparkSession, attempt.rows_folder()
+        view = f"_eo_{self._totals.replace('-', '_')}"
+        options = {
+            "eo.view": view,
+            "eo.totals": f"{read},{self._totals}",
+            "eo.folder": path_to_write(folder),
+            **hadoop_options(spark, folder),
+        }
+        if session := session_on_server(spark):
+            attempt.runs_in(session)
+        frame.createOrReplaceTempView(view)
+        try:
+            staging = spark.read.format(_STAGED).options(**options).load()
+            return interruptible(spark, staging.collect, attempt.name)
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def checksum(self) -> Checksum | None:
+        """Return the checksum of the staged rows; None if they have none."""
+        columns = self._hashed.columns if self._hashed else {}
+        return checksum.checksum(columns, self._hashes) if columns else None
+
+    def _count(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        sums = {name: sum(part[name] for part in parts) for name in ("rows", "unfit")}
+        hashes = checksum.total(map(checksum.summed, parts))
+        self.rows, self._hashes = sums["rows"], hashes
+        example = next((part["example"] for part in parts if part["example"]), None)
+        self.unfit = InvalidRows(sums["unfit"], example) if example else None

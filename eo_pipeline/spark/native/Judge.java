@@ -1,0 +1,82 @@
+package eo.pipeline;
+
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.classic.SparkSession;
+import scala.collection.immutable.Seq;
+
+/**
+ * What Spark's own expressions make of one record: those of a temporary view, which is a chain of
+ * projections of one source of {@link DecodedRanges#SHAPE}'s columns, evaluated where records are
+ * read.
+ *
+ * Spark's own Janino compiles this: no generics, no lambdas.
+ */
+final class Judge implements Serializable {
+    private static final Map KNOWN = new WeakHashMap();
+
+    private final Seq[] expressions;
+    private final Seq[] inputs;
+    private transient UnsafeProjection[] projections;
+
+    private Judge(Seq[] expressions, Seq[] inputs) {
+        this.expressions = expressions;
+        this.inputs = inputs;
+    }
+
+    /** Of the view "name"; it is looked for once in each session. */
+    static Judge of(SparkSession session, String name) {
+        synchronized (KNOWN) {
+            Map known = (Map) KNOWN.get(session);
+            if (known == null) {
+                known = new HashMap();
+                KNOWN.put(session, known);
+            }
+            Judge found = (Judge) known.get(name);
+            if (found == null) {
+                found = made(session.table(name).queryExecution().optimizedPlan());
+                known.put(name, found);
+            }
+            return found;
+        }
+    }
+
+    private static Judge made(LogicalPlan plan) {
+        ArrayList expressions = new ArrayList();
+        ArrayList inputs = new ArrayList();
+        LogicalPlan rest = plan;
+        while (rest instanceof Project) {
+            expressions.add(0, ((Project) rest).projectList());
+            rest = ((Project) rest).child();
+            inputs.add(0, rest.output());
+        }
+        if (rest.children().nonEmpty()) {
+            throw new IllegalArgumentException("records are judged by projections alone, not by " + rest);
+        }
+        return new Judge(
+            (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
+    }
+
+    /** The view's columns of a record; the row is used again for the next one. */
+    InternalRow of(InternalRow record) {
+        if (projections == null) {
+            projections = new UnsafeProjection[expressions.length];
+            for (int i = 0; i < projections.length; i++) {
+                projections[i] = UnsafeProjection.create(expressions[i], inputs[i]);
+                projections[i].initialize(0);
+            }
+        }
+        InternalRow made = record;
+        for (int i = 0; i < projections.length; i++) {
+            made = projections[i].apply(made);
+        }
+        return made;
+    }
+}

@@ -1,0 +1,102 @@
+package eo.pipeline;
+
+import java.io.IOException;
+import java.io.Serializable;
+import java.util.HashMap;
+import java.util.UUID;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.util.SerializableConfiguration;
+
+/**
+ * Dead letters of the tasks of a job: bad records as a {@link Judge} gives them, after the number of
+ * the checkpoint; in one file a task, as Spark writes them.
+ *
+ * Spark's own Janino compiles this: no generics, no lambdas.
+ */
+final class Letters implements Serializable {
+    private final String folder;
+    private final StructType columns;
+    private final SerializableConfiguration conf;
+    private final long checkpoint;
+
+    /** So many a task: with more of them nothing is committed. */
+    private final long most;
+
+    private Letters(CaseInsensitiveStringMap options) throws IOException {
+        folder = options.get(KafkaRanges.PREFIX + "letters");
+        columns = (StructType) DataType.fromJson(options.get(KafkaRanges.PREFIX + "letters_columns"));
+        conf = StagedFile.settings(options, columns);
+        checkpoint = options.getLong(KafkaRanges.PREFIX + "checkpoint", 0);
+        most = options.getLong(KafkaRanges.PREFIX + "letters_most", 0);
+    }
+
+    StructType columns() {
+        return columns;
+    }
+
+    /** Null: nobody wants them. */
+    static Letters of(CaseInsensitiveStringMap options) {
+        if (options.get(KafkaRanges.PREFIX + "letters") == null) {
+            return null;
+        }
+        try {
+            return new Letters(options);
+        } catch (IOException error) {
+            throw new java.io.UncheckedIOException(error);
+        }
+    }
+
+    /** Those of one task. */
+    static final class File {
+        private final Letters all;
+        private RowFile file;
+        private String name;
+        private long written;
+        private final Hashes hashes = new Hashes();
+
+        File(Letters all) {
+            this.all = all;
+        }
+
+        void put(InternalRow letter, long hash) throws IOException {
+            if (written == all.most) {
+                return;
+            }
+            if (file == null) {
+                name = "part-" + UUID.randomUUID() + ".parquet";
+                file = new RowFile.Nested(new Path(all.folder, name), all.conf.value());
+            }
+            Object[] values = new Object[all.columns.size()];
+            values[0] = new Long(all.checkpoint);
+            for (int i = 1; i < values.length; i++) {
+                DataType type = all.columns.apply(i).dataType();
+                values[i] = letter.isNullAt(i - 1) ? null : letter.get(i - 1, type);
+            }
+            file.put(new GenericInternalRow(values));
+            hashes.add(hash);
+            written++;
+        }
+
+        /** Tells of the file, which is whole. */
+        void finish(HashMap counted) throws IOException {
+            if (file != null) {
+                file.finish();
+                counted.put("letters", name);
+                HashMap sums = new HashMap();
+                hashes.tell(sums);
+                counted.put("letters_hashes", sums);
+            }
+        }
+
+        void close() throws IOException {
+            if (file != null) {
+                file.close();
+            }
+        }
+    }
+}

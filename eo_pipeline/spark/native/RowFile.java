@@ -1,0 +1,130 @@
+package eo.pipeline;
+
+import java.io.IOException;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.mapreduce.TaskAttemptID;
+import org.apache.hadoop.mapreduce.TaskType;
+import org.apache.hadoop.mapreduce.task.TaskAttemptContextImpl;
+import org.apache.parquet.hadoop.util.HadoopOutputFile;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetOutputWriter;
+import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * A Parquet file of rows: of plain columns a {@link StagedFile}, else one that Spark's own writer
+ * writes.
+ *
+ * Spark's own Janino compiles this: no generics, no lambdas.
+ */
+abstract class RowFile {
+    static RowFile of(Path path, StructType columns, Configuration conf) throws IOException {
+        for (int i = 0; i < columns.size(); i++) {
+            if (!Plain.isPlain(columns.apply(i).dataType())) {
+                return new Nested(path, conf);
+            }
+        }
+        return new Flat(path, columns, conf);
+    }
+
+    abstract void put(InternalRow row) throws IOException;
+
+    /** The file is whole. */
+    abstract void finish() throws IOException;
+
+    /** Whether or not it is whole, which then it never will be. */
+    abstract void close() throws IOException;
+
+    static final class Flat extends RowFile {
+        private final DataType[] types;
+        private final int[] kinds;
+        private final int[] places;
+        private final Object[] values;
+        private final StagedFile file;
+
+        Flat(Path path, StructType columns, Configuration conf) throws IOException {
+            int many = columns.size();
+            types = new DataType[many];
+            kinds = new int[many];
+            places = new int[many];
+            values = new Object[many];
+            for (int i = 0; i < many; i++) {
+                types[i] = columns.apply(i).dataType();
+                kinds[i] = Plain.kind(types[i]);
+                places[i] = i;
+            }
+            file = new StagedFile(HadoopOutputFile.fromPath(path, conf), columns, conf);
+        }
+
+        void put(InternalRow row) throws IOException {
+            for (int i = 0; i < values.length; i++) {
+                values[i] = row.isNullAt(i) ? null : value(row, i);
+            }
+            file.put(values, places, null, null);
+        }
+
+        private Object value(InternalRow row, int at) {
+            switch (kinds[at]) {
+                case Plain.TEXT:
+                    return row.getUTF8String(at);
+                case Plain.LONG:
+                    return new Long(row.getLong(at));
+                case Plain.DOUBLE:
+                    return new Double(row.getDouble(at));
+                case Plain.FLOAT:
+                    return new Float(row.getFloat(at));
+                case Plain.BOOLEAN:
+                    return row.getBoolean(at) ? Boolean.TRUE : Boolean.FALSE;
+                case Plain.BYTES:
+                    return row.getBinary(at);
+                case Plain.DECIMAL:
+                    DecimalType decimal = (DecimalType) types[at];
+                    return row.getDecimal(at, decimal.precision(), decimal.scale());
+                default:
+                    if (types[at] instanceof ShortType) {
+                        return new Short(row.getShort(at));
+                    }
+                    boolean isByte = types[at] instanceof ByteType;
+                    return isByte ? (Object) new Byte(row.getByte(at)) : (Object) new Integer(row.getInt(at));
+            }
+        }
+
+        void finish() throws IOException {
+            file.finish();
+        }
+
+        void close() throws IOException {
+            file.close();
+        }
+    }
+
+    static final class Nested extends RowFile {
+        private ParquetOutputWriter writer;
+
+        Nested(Path path, Configuration conf) {
+            TaskAttemptID nobody = new TaskAttemptID("", 0, TaskType.MAP, 0, 0);
+            Configuration own = new Configuration(conf);
+            writer = new ParquetOutputWriter(path.toString(), new TaskAttemptContextImpl(own, nobody));
+        }
+
+        void put(InternalRow row) {
+            writer.write(row);
+        }
+
+        void finish() {
+            ParquetOutputWriter whole = writer;
+            writer = null;
+            whole.close();
+        }
+
+        void close() {
+            if (writer != null) {
+                writer.close();
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+package eo.pipeline;
+
+import java.io.IOException;
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.UUID;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.QueryExecution;
+import org.apache.spark.sql.execution.SQLExecution$;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.SerializableConfiguration;
+
+/**
+ * A source of Spark's whose rows tell of files: the rows of a temporary view are staged by the tasks
+ * that make them, one file each, while the plan is made that reads this source; and of each file there
+ * is one row. After those come the {@link Totals} that the options name.
+ *
+ * Spark's own Janino compiles this: no generics, no lambdas.
+ */
+public class StagedRows implements TableProvider {
+    private static final StructType TOLD = new StructType()
+        .add("why", DataTypes.StringType)
+        .add("file", DataTypes.StringType)
+        .add("part", DataTypes.StringType);
+
+    public StructType inferSchema(CaseInsensitiveStringMap options) {
+        return TOLD;
+    }
+
+    public Table getTable(StructType schema, Transform[] partitioning, Map properties) {
+        return new View();
+    }
+
+    static class View implements Table, SupportsRead {
+        public String name() {
+            return "StagedRows";
+        }
+
+        public StructType schema() {
+            return TOLD;
+        }
+
+        public Set capabilities() {
+            return new HashSet(Arrays.asList(new Object[] {TableCapability.BATCH_READ}));
+        }
+
+        public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+            return new Job(options);
+        }
+    }
+
+    /** The one job. */
+    static class Job implements ScanBuilder, LocalScan {
+        private final CaseInsensitiveStringMap options;
+
+        Job(CaseInsensitiveStringMap options) {
+            this.options = options;
+        }
+
+        private String told(String name) {
+            return options.get(KafkaRanges.PREFIX + name);
+        }
+
+        public Scan build() {
+            return this;
+        }
+
+        public StructType readSchema() {
+            return TOLD;
+        }
+
+        public String description() {
+            return "StagedRows of " + told("view");
+        }
+
+        public InternalRow[] rows() {
+            SparkSession session = (SparkSession) SparkSession.active();
+            QueryExecution plan = session.table(told("view")).queryExecution();
+            StructType written = plan.analyzed().schema();
+            SerializableConfiguration conf;
+            try {
+                conf = StagedFile.settings(options, written);
+            } catch (IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+            String why = StagedFile.leftToSpark(conf.value());
+            if (why == null && new Observing().isIn(plan.analyzed())) {
+                why = "metrics that a user observes";
+            }
+            if (why != null) {
+                return new InternalRow[] {told(why, null, null)};
+            }
+            return staged(session, plan, new Writer(told("folder"), written, conf));
+        }
+
+        private InternalRow[] staged(SparkSession session, QueryExecution plan, Writer writer) {
+            Object[] files = (Object[]) SQLExecution$.MODULE$.withNewExecutionId(
+                plan, scala.Option.apply("eo-pipeline"), new Run(session, plan, writer));
+            List made = new ArrayList();
+            for (int i = 0; i < files.length; i++) {
+                if (files[i] != null) {
+                    made.add(told(null, (String) files[i], null));
+                }
+            }
+            String[] totals = told("totals").split(",");
+            for (int i = 0; i < totals.length; i++) {
+                InternalRow[] parts = Totals.told(totals[i]);
+                for (int j = 0; j < parts.length; j++) {
+                    made.add(told(null, null, parts[j].getUTF8String(0).toString()));
+                }
+            }
+            return (InternalRow[]) made.toArray(new InternalRow[0]);
+        }
+
+        private static InternalRow told(String why, String file, String part) {
+            return new GenericInternalRow(new Object[] {
+                UTF8String.fromString(why), UTF8String.fromString(file), UTF8String.fromString(part)});
+        }
+    }
+
+    /** Whether a plan has metrics, which Spark gives of a plan that is an action itself alone. */
+    static class Observing extends scala.runtime.AbstractFunction1 {
+        boolean isIn(LogicalPlan plan) {
+            return plan.exists(this);
+        }
+
+        public Object apply(Object node) {
+            return node instanceof CollectMetrics ? Boolean.TRUE : Boolean.FALSE;
+        }
+    }
+
+    static class Run extends scala.runtime.AbstractFunction0 {
+        private final SparkSession session;
+        private final QueryExecution plan;
+        private final Writer writer;
+
+        Run(SparkSession session, QueryExecution plan, Writer writer) {
+            this.session = session;
+            this.plan = plan;
+            this.writer = writer;
+        }
+
+        public Object apply() {
+            return session.sparkContext().runJob(
+                plan.toRdd(), writer, scala.reflect.ClassTag$.MODULE$.apply(String.class));
+        }
+    }
+
+    /** What a task does: the name of its file; null if there are no rows for one. */
+    static class Writer extends scala.runtime.AbstractFunction2 implements Serializable {
+        private static final int OFTEN = 1023;
+
+        private final String folder;
+        private final StructType columns;
+        private final SerializableConfiguration conf;
+
+        Writer(String folder, StructType columns, SerializableConfiguration conf) {
+            this.folder = folder;
+            this.columns = columns;
+            this.conf = conf;
+        }
+
+        public Object apply(Object context, Object rows) {
+            try {
+                return staged((TaskContext) context, (scala.collection.Iterator) rows);
+            } catch (IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+        }
+
+        private String staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
+            if (!rows.hasNext()) {
+                return null;
+            }
+            String name = "part-" + context.partitionId() + "-" + UUID.randomUUID() + ".parquet";
+            RowFile file = RowFile.of(new Path(folder, name), columns, conf.value());
+            long written = 0;
+            try {
+                while (rows.hasNext()) {
+                    file.put((InternalRow) rows.next());
+                    if ((written++ & OFTEN) == 0) {
+                        context.killTaskIfInterrupted();
+                    }
+                }
+                file.finish();
+            } finally {
+                file.close();
+            }
+            context.taskMetrics().outputMetrics().setRecordsWritten(written);
+            return name;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+"""Batches decoded where they are read, against the same by Spark's plan: rows, counts, letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from eo_pipeline import DeltaSink, PostgresSink
+from eo_pipeline.batch.stage import Stager
+from eo_pipeline.errors import SparkJobError
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedTable
+from tests.batch.test_fast_path import Staged, World, spark, world
+from tests.support.engine import Bench
+
+__all__ = ["spark", "world"]
+
+SCHEMA = "id BIGINT, name STRING, tags ARRAY<STRING>, at STRUCT<x: DOUBLE, y: DOUBLE>"
+
+
+def value(n: int) -> bytes:
+    return b'{"id": %d, "name": "n%d", "tags": ["a", "b%d"], "at": {"x": %d.5}}' % (n, n % 7, n, n)
+
+
+def native(world: World, stager: Stager) -> Staged | None:
+    """What the tasks that read make of the batch; None: it is left to Spark's plan."""
+    decoder = stager._native_decoder(world.spark, world.entry())
+    if decoder is None:
+        return None
+    done = stager._stage_decoded(world.spark, decoder, world.entry(), world._attempt())
+    if done is None:
+        return None
+    assert done[0].rows is not None
+    return Staged(done[0].rows, done[1], done[0].dead_letters)
+
+
+def same(world: World, stager: Stager, *, sort: str = "_eo_offset") -> Staged:
+    """Both ways."""
+    ours, plan = native(world, stager), world.by_plan(stager)
+    assert ours is not None
+    assert ours.rows.schema == plan.rows.schema
+    keys = [(name, "ascending") for name in ("_eo_partition", "_eo_offset", sort)]
+    keys = [key for key in dict.fromkeys(keys) if key[0] in ours.table.column_names]
+    assert ours.table.sort_by(keys).equals(plan.table.sort_by(keys))
+    assert ours.counts == plan.counts
+    assert ours.letters == plan.letters
+    return ours
+
+
+def transformed(world: World, transform: Callable[[DataFrame], DataFrame], **source: Any) -> Stager:
+    return replace(world.stager(SCHEMA, **source), transform=transform)
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    names = rows.sparkSession.createDataFrame(
+        [(f"n{n}", n) for n in range(5)], "name string, k int"
+    )
+    return rows.join(F.broadcast(names), "name")
+
+
+def shuffled(rows: DataFrame) -> DataFrame:
+    counts = rows.groupBy("name").agg(F.count("*").alias("many"))
+    return rows.join(counts, "name")
+
+
+def acting(rows: DataFrame) -> DataFrame:
+    assert rows.count() >= 0
+    return rows.withColumn("n", F.lit(rows.where("id > 3").count()))
+
+
+def by_python(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("up", F.udf(lambda text: text.upper() if text else None)("name"))
+
+
+TRANSFORMS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "filter": lambda rows: rows.where("id % 3 = 0").withColumn("twice", F.col("id") * 2),
+    "only _kafka": lambda rows: rows.select("_kafka", F.col("_kafka.timestamp").alias("at")),
+    "key": lambda rows: rows.select("_kafka", F.col("_kafka.key").cast("string").alias("key")),
+    "explode": lambda rows: rows.select("_kafka", "id", F.explode("tags").alias("tag")),
+    "join": joined,
+    "shuffle": shuffled,
+    "action": acting,
+    "python": by_python,
+    "twice": lambda rows: rows.union(rows.where("id < 10")),
+    "sorted": lambda rows: rows.orderBy(F.desc("id")),
+    "nothing": lambda rows: rows.where("id < 0"),
+}
+
+
+@pytest.mark.core(only=["filter", "shuffle"])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_transform_gets_the_same_records(world: World, name: str) -> None:
+    for partition in range(3):
+        world.write([value(n) for n in range(40)], partition)
+    tag = "tag" if name == "explode" else "id"
+    same(world, transformed(world, TRANSFORMS[name]), sort=tag)
+
+
+def test_records_that_a_transform_does_not_take_are_counted_by_sparks_plan(world: World) -> None:
+    world.write([value(n) for n in range(40)])
+    assert native(world, transformed(world, lambda rows: rows.limit(3))) is None
+
+
+@pytest.mark.core
+def test_bad_records_are_set_aside_where_they_are_read(world: World) -> None:
+    world.write([value(1), b"?", None, b'{"id": "x"}', value(2)], key=b"k")
+    world.write([b'{"id": 3, "other": 1}', b' {"id": 4}', b"\xff"], partition=2)
+    stager = transformed(world, TRANSFORMS["filter"], on_bad_record="dead_letter")
+    ours = same(world, stager)
+    assert ours.counts.dead_letters == 4
+    assert ours.counts.unknown_fields == ("other",)
+    assert ours.counts.dead_letters_checksum is not None
+
+
+def test_a_file_of_dead_letters_that_is_gone_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write([value(1), b"?"])
+    collect = Attempt.collect
+
+    def without_letters(self: Attempt, folder: Path, *rest: Any) -> StagedTable:
+        if folder == self.dead_letters_folder():
+            for file in folder.glob("*.parquet"):
+                file.unlink()
+        return collect(self, folder, *rest)
+
+    monkeypatch.setattr(Attempt, "collect", without_letters)
+    with pytest.raises(SparkJobError, match="1 bad records were counted, and the files have 0"):
+        native(world, transformed(world, TRANSFORMS["filter"], on_bad_record="dead_letter"))
+
+
+def test_unknown_fields_make_a_record_bad_if_the_source_says_so(world: World) -> None:
+    world.write([value(1), b'{"id": 3, "other": 1}'])
+    policy = {"on_bad_record": "dead_letter", "unknown_fields": "fail"}
+    assert same(world, transformed(world, TRANSFORMS["filter"], **policy)).counts.dead_letters == 1
+
+
+@pytest.mark.core
+def test_nested_columns_need_no_transform(world: World) -> None:
+    world.write([value(n) for n in range(40)] + [b'{"tags": []}', b'{"at": null, "tags": [null]}'])
+    same(world, world.stager(SCHEMA))
+
+
+def test_nested_columns_of_a_database_are_documents(world: World) -> None:
+    world.write([value(n) for n in range(40)])
+    sink = PostgresSink(dsn="postgresql://localhost/none", table="t")
+    same(world, replace(world.stager(SCHEMA), sink=sink))
+
+
+def test_partition_columns_lay_files_out(world: World) -> None:
+    world.write([value(n) for n in range(40)])
+    sink = DeltaSink(path=str(world.folder / "t"), partition_by=["name"])
+    same(world, replace(world.stager(SCHEMA), sink=sink))
+
+
+def test_metrics_that_a_user_observes_are_left_to_sparks_plan(world: World) -> None:
+    world.write([value(1)])
+    seen = transformed(world, lambda rows: rows.observe("mine", F.count("*").alias("n")))
+    assert native(world, seen) is None
+
+
+def test_rows_that_do_not_fit_are_left_to_sparks_plan(world: World) -> None:
+    world.write([value(1), b'{"id": 2, "name": "a\\u0000b"}'])
+    sink = PostgresSink(dsn="postgresql://localhost/none", table="t")
+    assert native(world, replace(world.stager(SCHEMA), sink=sink)) is None
+
+
+def test_a_session_is_left_without_views(world: World, spark: SparkSession) -> None:
+    world.write([value(1)])
+    same(world, transformed(world, TRANSFORMS["filter"]))
+    left = [table.name for table in spark.catalog.listTables() if table.isTemporary]
+    assert all(name.startswith("_eo_judge_") for name in left), left
+
+
+@pytest.mark.core
+def test_a_table_is_exact_with_a_transform_and_bad_records(bench: Bench, tmp_path: Path) -> None:
+    """Rows and letters of three checkpoints, seen from outside and audited."""
+    source = {"on_bad_record": "dead_letter"}
+    for many in (100, 20, 30):
+        bench.topic.write(many, (0, 1))
+        bench.topic.write_value(b"?")
+        head = bench.pipeline(source=source, transform=passing).run().head
+        assert head.counts.dead_letters == 1
+    bench.table.assert_holds_once(bench.topic.written)
+    assert bench.pipeline(source=source, transform=passing).audit().passed
+
+
+def passing(rows: DataFrame) -> DataFrame:
+    return rows.where(F.col("_kafka.offset") >= 0)
