@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from benchmarks.suite.peers.dlt_loader import Dlt
 from benchmarks.suite.peers.flink import Flink
@@ -14,8 +13,10 @@ from benchmarks.suite.peers.peer import Mode, Peer
 from benchmarks.suite.peers.structured_streaming import StructuredStreaming
 from benchmarks.suite.room import END, Room
 from benchmarks.suite.scenarios import AtTheEnd, Bulk, Record, Scenario
-from benchmarks.suite.target import Store
+from benchmarks.suite.stores import Store
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.plain import PLAIN, RAW
+from benchmarks.suite.workloads.workload import Workload
 
 #: Records that arrive between two runs, and what was there before.
 NEW = 8_000
@@ -75,14 +76,21 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
     few = Topic(bootstrap, f"{END}8", BEFORE, 8)
     few_in_many = Topic(bootstrap, f"{END}200", BEFORE, 200)
 
-    def peers(mode: Mode, *those: tuple[type[Peer], Store]) -> list[Peer]:
-        return [kind(room, store, mode) for kind, store in those]
+    def peers(
+        mode: Mode, *those: tuple[type[Peer], Store], workload: Workload = PLAIN
+    ) -> list[Peer]:
+        return [
+            kind(room, store, mode, workload)
+            for kind, store in those
+            if kind.takes(workload, store)
+        ]
 
     ours = _LAKE[0], _DATABASE[0]
     cold = [*peers(Mode.COLD, *_BULK, _DLT), ReadAlone(room), CopyAlone(room)]
     small_cold = [*peers(Mode.COLD, *_SMALL), *peers(Mode.SERVER, *ours)]
     small_200 = peers(Mode.WARM, *_LAKE[:2], _DATABASE[0], _BY_HAND)
     lake = peers(Mode.COLD, *_LAKE)
+    raw = peers(Mode.COLD, *_LAKE, workload=RAW)
     return [
         Bulk("cold", room, cold, record, 40, eight),
         Bulk("warm", room, peers(Mode.WARM, *_BULK), record, 80, eight, warmups=1),
@@ -90,5 +98,5 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
         AtTheEnd("small-cold", room, small_cold, record, 170, few, "idle-cold", NEW, 1),
         AtTheEnd("small-200", room, small_200, record, 60, few_in_many, "idle-200", NEW, steps, 1),
         Bulk("cold-200", room, lake, record, 60, two_hundred),
-        Bulk("raw", room, lake, record, 40, replace(eight, raw=True)),
+        Bulk("raw", room, raw, record, 40, Topic(bootstrap, eight.name, records, 8, RAW)),
     ]

@@ -12,8 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.suite.program import Program
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import delete_all
+from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.workload import Workload
 from eo_pipeline.embedded.jars import kafka_broker_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
@@ -116,12 +119,13 @@ class Room:
             self._spark.start()
         return self._spark.remote
 
-    def target(self, store: Store) -> Target:
+    def target(self, store: Store, workload: Workload = PLAIN) -> Target:
         """A new empty place."""
         self._targets += 1
         name = f"{OUTPUT}{int(time.time())}_{self._targets:05d}"
         folder = self.runs / name
-        made = Target(store, name, folder, self.postgres.dsn, self.kafka.bootstrap_servers)
+        dsn, bootstrap = self.postgres.dsn, self.kafka.bootstrap_servers
+        made = Target(store, name, folder, dsn, bootstrap, workload)
         made.make()
         return made
 

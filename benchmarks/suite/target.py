@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import polars as pl
@@ -20,20 +19,12 @@ from pyarrow import json as arrow_json
 
 from benchmarks.suite import topic
 from benchmarks.suite.errors import MeasurementError
-from benchmarks.suite.records import POSTGRES_SCHEMA, SCHEMA
+from benchmarks.suite.stores import Store
+from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.workload import Workload
 
 _OUTPUT_PARTITIONS = 8
 _SILENCE_S = 30.0
-
-
-class Store(StrEnum):
-    """What kind of place."""
-
-    DELTA = "Delta"
-    PARQUET = "Parquet"
-    POSTGRES = "PostgreSQL"
-    KAFKA = "Kafka"
-    NOWHERE = "nowhere"
 
 
 @dataclass(frozen=True)
@@ -48,6 +39,7 @@ class Target:
     folder: Path
     dsn: str
     bootstrap: str
+    workload: Workload = PLAIN
 
     @property
     def lake(self) -> Path:
@@ -59,7 +51,7 @@ class Target:
         self.folder.mkdir(parents=True)
         if self.store is Store.POSTGRES:
             with psycopg.connect(self.dsn, autocommit=True) as database:
-                database.execute(f"CREATE TABLE {self.name} ({POSTGRES_SCHEMA})".encode())
+                database.execute(f"CREATE TABLE {self.name} ({self.workload.postgres})".encode())
                 # nobody pays for the pages that another one left dirty
                 database.execute("CHECKPOINT")
         elif self.store is Store.KAFKA:
@@ -74,28 +66,30 @@ class Target:
         elif self.store is Store.KAFKA:
             topic.delete_all(self.bootstrap, self.name)
 
-    def rows(self, *, raw: bool) -> pl.DataFrame:
-        """What is in it.
+    def rows(self) -> pl.DataFrame:
+        """What is in it, in the types of the workload's columns.
 
         Raises:
             MeasurementError: it could not be read.
         """
         try:
-            return self._rows(raw=raw)
+            return typed(self._rows(), self.workload.columns)
         except (psycopg.Error, DeltaError, pl.exceptions.PolarsError, pa.ArrowException) as error:
             raise MeasurementError(f"its output could not be read: {error}") from error
 
-    def _rows(self, *, raw: bool) -> pl.DataFrame:
+    def _rows(self) -> pl.DataFrame:
+        columns = self.workload.columns
         if self.store is Store.POSTGRES:
             return self._of_postgres()
         if self.store is Store.KAFKA:
-            return parsed(list(self._values()))
+            return parsed(list(self._values()), columns)
         files = self._files()
         if not files:
             raise MeasurementError(f"no files below {self.lake.name}")
-        if raw:
-            return parsed(pl.read_parquet(files, columns=["value"])["value"].to_list())
-        return pl.read_parquet(files, columns=list(SCHEMA))
+        if self.workload.raw:
+            values = pl.read_parquet(files, columns=["value"])["value"].to_list()
+            return parsed(values, columns)
+        return pl.read_parquet(files, columns=list(columns))
 
     def _files(self) -> list[str]:
         if self.store is Store.DELTA:
@@ -108,7 +102,10 @@ class Target:
 
     def _of_postgres(self) -> pl.DataFrame:
         text = io.BytesIO()
-        statement = f"COPY (SELECT {', '.join(SCHEMA)} FROM {self.name}) TO STDOUT (FORMAT csv)"
+        columns = self.workload.columns
+        wanted = ", ".join(_in_sql(name, kind) for name, kind in columns.items())
+        statement = f"COPY (SELECT {wanted} FROM {self.name}) TO STDOUT (FORMAT csv)"
+        types = {name: _in_csv(kind) for name, kind in columns.items()}
         with (
             psycopg.connect(self.dsn) as database,
             database.cursor() as cursor,
@@ -117,9 +114,9 @@ class Target:
             for block in copy:
                 text.write(block)
         if not text.tell():
-            return pl.DataFrame(schema=SCHEMA)
+            return pl.DataFrame(schema=types)
         text.seek(0)
-        return pl.read_csv(text, has_header=False, schema=SCHEMA)
+        return pl.read_csv(text, has_header=False, schema=types)
 
     def _values(self) -> Iterator[bytes]:
         """Every committed record of the topic."""
@@ -153,14 +150,51 @@ class Target:
         consumer.close()
 
 
-def parsed(values: list[bytes]) -> pl.DataFrame:
-    """JSON records as columns; fields that nobody sent are left out."""
+def _in_sql(name: str, kind: pl.DataType) -> str:
+    """A column as CSV has it: a time in microseconds."""
+    if isinstance(kind, pl.Datetime):
+        return f"(extract(epoch FROM {name}) * 1000000)::bigint AS {name}"
+    return name
+
+
+def _in_csv(kind: pl.DataType) -> pl.DataType:
+    return pl.Int64() if isinstance(kind, pl.Datetime) else kind
+
+
+def _in_json(kind: pl.DataType) -> pl.DataType:
+    return pl.String() if kind.is_temporal() else kind
+
+
+def typed(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The columns in the types in which they are compared, whatever a store made of them."""
+    return frame.select(
+        _typed(pl.col(name), frame.schema[name], kind).alias(name) for name, kind in columns.items()
+    )
+
+
+def _typed(column: pl.Expr, held: pl.DataType, kind: pl.DataType) -> pl.Expr:
+    if isinstance(kind, pl.Datetime):
+        if held == pl.String():
+            # JSON: with a blank or a T, with or without a fraction
+            zoned = column.str.replace(" ", "T", literal=True).str.strip_suffix("Z")
+            column = zoned.str.strptime(pl.Datetime("us"), "%Y-%m-%dT%H:%M:%S%.f")
+        elif isinstance(held, pl.Datetime) and held.time_zone is not None:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return column.cast(pl.Datetime("us")).dt.replace_time_zone(kind.time_zone)
+    if isinstance(kind, pl.Date) and held == pl.String():
+        return column.str.strptime(pl.Date(), "%Y-%m-%d")
+    return column.cast(kind)
+
+
+def parsed(values: list[bytes], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """JSON records as columns; other fields are left out, times are texts."""
+    types = {name: _in_json(kind) for name, kind in columns.items()}
     if not values:
-        return pl.DataFrame(schema=SCHEMA)
-    schema = pl.DataFrame(schema=SCHEMA).to_arrow().schema
+        return pl.DataFrame(schema=types)
+    schema = pl.DataFrame(schema=types).to_arrow().schema
     text = pa.py_buffer(b"\n".join(values))
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     table = arrow_json.read_json(pa.BufferReader(text), parse_options=options)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
-    return frame.select(*SCHEMA)
+    return frame.select(*columns)

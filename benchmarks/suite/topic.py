@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, repeat
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from benchmarks.suite.errors import MeasurementError
-from benchmarks.suite.records import frames, values
+from benchmarks.suite.records import frames
+from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.workload import Workload
 
 _TIMEOUT_S = 60.0
 _LOOK_AGAIN_S = 0.2
@@ -25,16 +27,13 @@ _MADE_AT_ONCE = 4_000
 
 @dataclass(frozen=True)
 class Topic:
-    """Records 0 to ``records``, not included, dealt out to the partitions in turn.
-
-    ``raw``: whether the values are to be stored as they are, or parsed.
-    """
+    """A workload's records 0 to ``records``, not included, dealt out to the partitions in turn."""
 
     bootstrap: str
     name: str
     records: int
     partitions: int
-    raw: bool = False
+    workload: Workload = PLAIN
 
     def filled(self) -> Topic:
         """Make sure of its records: a whole topic is taken as it is, any other is made anew."""
@@ -64,8 +63,13 @@ class Topic:
         return sum(high - low for low, high in bounds)
 
     def _produce(self, start: int, end: int) -> None:
-        made = (value for frame in frames(start, end) for value in values(frame))
-        put(self.bootstrap, self.name, dealt_out(made, self.partitions, start))
+        workload = self.workload
+        for frame in frames(start, end):
+            held = workload.records(frame)
+            values = dealt_out(workload.values(held), self.partitions, start)
+            keys = workload.keys(held) if workload.keys else None
+            put(self.bootstrap, self.name, values, keys)
+            start += len(frame)
 
 
 def _admin(bootstrap: str) -> AdminClient:
@@ -99,8 +103,15 @@ def dealt_out(
     return ((value, number % partitions) for number, value in enumerate(values, start))
 
 
-def put(bootstrap: str, name: str, records: Iterable[tuple[bytes, int]]) -> None:
+def put(
+    bootstrap: str,
+    name: str,
+    records: Iterable[tuple[bytes, int]],
+    keys: Iterable[bytes | None] | None = None,
+) -> None:
     """Values, each at the end of the partition beside it; they are there when this returns.
+
+    ``keys``: one for each value, in their order.
 
     Raises:
         MeasurementError: one is not.
@@ -120,10 +131,10 @@ def put(bootstrap: str, name: str, records: Iterable[tuple[bytes, int]]) -> None
             "delivery.report.only.error": True,
         }
     )
-    left = iter(records)
+    left = zip(records, repeat(None) if keys is None else keys, strict=False)
     while part := list(islice(left, _WAITING)):
-        for value, partition in part:
-            producer.produce(name, value, partition=partition, on_delivery=told)
+        for (value, partition), key in part:
+            producer.produce(name, value, key, partition=partition, on_delivery=told)
             producer.poll(0)
         producer.flush()
         if refused:

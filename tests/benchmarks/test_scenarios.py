@@ -19,8 +19,10 @@ from benchmarks.suite.records import frames
 from benchmarks.suite.results import Measurement
 from benchmarks.suite.room import Room
 from benchmarks.suite.scenarios import Bulk
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.workload import Workload
 
 RECORDS = 100
 
@@ -32,7 +34,7 @@ class Place:
     store: Store
     held: list[pl.DataFrame] = field(default_factory=list)
 
-    def rows(self, *, raw: bool) -> pl.DataFrame:
+    def rows(self) -> pl.DataFrame:
         return pl.concat(self.held)
 
     def remove(self) -> None:
@@ -45,7 +47,7 @@ class Shelf:
 
     left: float = 1_000.0
 
-    def target(self, store: Store) -> Place:
+    def target(self, store: Store, workload: Workload) -> Place:
         return Place(store)
 
     def end_programs(self) -> None:

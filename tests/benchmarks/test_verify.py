@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from benchmarks.suite.records import RECORD_BYTES, SCHEMA, expected, frames, values
+from benchmarks.suite.records import COLUMNS, RECORD_BYTES, frames, values
 from benchmarks.suite.target import parsed
-from benchmarks.suite.verify import Verdict, compare
+from benchmarks.suite.verify import Verdict, compare, expected
+from benchmarks.suite.workloads.plain import PLAIN
 
 RECORDS = 60_000
 
@@ -19,7 +20,7 @@ def output() -> pl.DataFrame:
 
 
 def verdict(output: pl.DataFrame) -> Verdict:
-    return compare(output, expected(RECORDS))
+    return compare(output, expected(PLAIN, RECORDS), PLAIN)
 
 
 def test_every_record_once_with_its_values_is_exact(output: pl.DataFrame) -> None:
@@ -44,12 +45,12 @@ def test_one_lost_and_another_doubled_is_seen_though_the_count_is_right(
     assert (found.rows, found.lost, found.doubled, found.exact) == (RECORDS, 1, 1, False)
 
 
-@pytest.mark.parametrize("column", [name for name in SCHEMA if name != "id"])
+@pytest.mark.parametrize("column", [name for name in COLUMNS if name != "id"])
 def test_one_changed_value_is_seen_in_whatever_column(output: pl.DataFrame, column: str) -> None:
     """The first row gets the value of another one."""
     values_of = output[column].to_list()
     values_of[0] = next(value for value in values_of if value != values_of[0])
-    found = verdict(output.with_columns(pl.Series(column, values_of, dtype=SCHEMA[column])))
+    found = verdict(output.with_columns(pl.Series(column, values_of, dtype=COLUMNS[column])))
     assert (found.changed, found.exact) == (1, False)
 
 
@@ -66,7 +67,7 @@ def test_a_row_of_no_record_is_seen(output: pl.DataFrame) -> None:
 
 
 def test_nothing_at_all_is_not_exact() -> None:
-    found = verdict(pl.DataFrame(schema=SCHEMA))
+    found = verdict(pl.DataFrame(schema=COLUMNS))
     assert (found.lost, found.exact) == (RECORDS, False)
 
 
@@ -75,4 +76,4 @@ def test_what_was_sent_as_json_comes_back_as_it_was() -> None:
     [frame, rest] = frames(49_990, 50_007)
     sent = values(frame) + values(rest)
     assert {len(value) for value in sent} == {RECORD_BYTES}
-    assert parsed(sent).equals(pl.concat([frame, rest]))
+    assert parsed(sent, COLUMNS).equals(pl.concat([frame, rest]))

@@ -13,8 +13,10 @@ from typing import ClassVar
 from benchmarks.suite.errors import PeerMissingError
 from benchmarks.suite.peers.peer import ProgramPeer
 from benchmarks.suite.room import PROGRAMS
+from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.workload import Workload
 
 CONSTRAINTS = PROGRAMS / "dlt-constraints.txt"
 
@@ -31,6 +33,10 @@ class Dlt(ProgramPeer):
         "confluent-kafka and pyarrow's JSON reader, Arrow tables of up to 50,000 records; "
         "`loader_file_format=csv` (COPY); `append`."
     )
+
+    @classmethod
+    def takes(cls, workload: Workload, store: Store) -> bool:
+        return super().takes(workload, store) and workload.by_dlt
 
     def install(self) -> None:
         if self._python.exists() and (self._folder / ".ready").exists():

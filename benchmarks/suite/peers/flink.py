@@ -14,8 +14,10 @@ from benchmarks.suite.jars import Jar, resolved, spark_jars
 from benchmarks.suite.peers.peer import ProgramPeer
 from benchmarks.suite.peers.structured_streaming import DRIVER, jdbc_url
 from benchmarks.suite.room import PROGRAMS
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.workload import Workload
 from eo_pipeline.spark.java import find_java
 
 FLINK = "2.1.1"
@@ -34,7 +36,6 @@ _PARQUET = (
     *("parquet-format-structures", "parquet-jackson", "snappy-java"),
     *("hadoop-client-api", "hadoop-client-runtime", "commons-logging"),
 )
-_COLUMNS = "id BIGINT, customer STRING, country STRING, amount DOUBLE, at_ms BIGINT, note STRING"
 _SETTINGS = {
     "parallelism.default": "{cores}",
     "pipeline.object-reuse": "true",
@@ -58,11 +59,17 @@ class Flink(ProgramPeer):
         "Kafka: `exactly-once`. Warm: next job on the same cluster."
     )
 
+    @classmethod
+    def takes(cls, workload: Workload, store: Store) -> bool:
+        job = workload.flink
+        kind = Store.DELTA if store is Store.PARQUET else store
+        return super().takes(workload, kind) and job is not None and store in job.stores
+
     def install(self) -> None:
         libraries = self._folder / f"libraries-{FLINK}"
         if not (libraries / "pyflink").is_dir():
             self._pip(libraries)
-        resolved(_CONNECTORS, self._folder, self.room.limit_to_install)
+        self._jars()
         classes = self._folder / "classes"
         compiled = classes / "FlinkJobs.class"
         source = PROGRAMS / "FlinkJobs.java"
@@ -104,9 +111,19 @@ class Flink(ProgramPeer):
         if run.returncode != 0:
             raise PeerMissingError(f"its job could not be compiled: {run.stderr[-300:]}")
 
+    def _jars(self) -> Sequence[Path]:
+        """The connectors, and what the workload's format needs."""
+        more = self.workload.flink.jars if self.workload.flink else ()
+        return [
+            jar
+            for those in (_CONNECTORS, more)
+            if those
+            for jar in resolved(those, self._folder, self.room.limit_to_install)
+        ]
+
     def _class_path(self) -> str:
         own = sorted((self._folder / f"libraries-{FLINK}" / "pyflink" / "lib").glob("*.jar"))
-        jars = [*own, *resolved(_CONNECTORS, self._folder), *spark_jars(*_PARQUET)]
+        jars = [*own, *self._jars(), *spark_jars(*_PARQUET)]
         return os.pathsep.join(map(str, [self._folder / "classes", *jars]))
 
     def command(self) -> Sequence[str]:
@@ -119,16 +136,18 @@ class Flink(ProgramPeer):
         ]
 
     def line(self, topic: Topic, target: Target) -> str:
-        columns = "`value` BYTES" if topic.raw else _COLUMNS
+        job = self.workload.flink
+        assert job is not None
         settings = {
             name: value.format(cores=_cores(), folder=target.folder)
-            for name, value in _SETTINGS.items()
+            for name, value in {**_SETTINGS, **job.settings}.items()
         }
         statements = [
             *(f"SET {name} = {value}" for name, value in settings.items()),
-            _table("records", columns, _source(topic)),
-            _table("output", columns, self._sink(target)),
-            "INSERT INTO output SELECT * FROM records",
+            _table("records", job.columns, {**_source(topic), **job.source}),
+            _table("output", job.output, self._sink(target)),
+            *job.views,
+            f"INSERT INTO output {job.query}",
         ]
         script = target.folder / "job.sql"
         script.write_text("\n;\n".join(statements))
@@ -168,7 +187,6 @@ def _source(topic: Topic) -> Mapping[str, str]:
         "properties.isolation.level": "read_committed",
         "scan.startup.mode": "earliest-offset",
         "scan.bounded.mode": "latest-offset",
-        "format": "raw" if topic.raw else "json",
     }
 
 

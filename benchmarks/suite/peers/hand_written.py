@@ -9,8 +9,10 @@ from typing import ClassVar
 
 from benchmarks.suite.peers.peer import ProgramPeer
 from benchmarks.suite.room import PROGRAMS
+from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.workload import Workload
 
 
 class HandWritten(ProgramPeer):
@@ -25,6 +27,10 @@ class HandWritten(ProgramPeer):
         "Python, one process: `consume()` of 10,000 records, `json.loads`, COPY, transactions "
         "of up to 500,000 records, `fetch.wait.max.ms=10`."
     )
+
+    @classmethod
+    def takes(cls, workload: Workload, store: Store) -> bool:
+        return super().takes(workload, store) and workload.by_hand
 
     def command(self) -> Sequence[str]:
         return [sys.executable, str(PROGRAMS / "hand_written.py")]

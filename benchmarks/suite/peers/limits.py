@@ -12,9 +12,10 @@ import psycopg
 
 from benchmarks.suite.jars import Jar, resolved
 from benchmarks.suite.peers.peer import Mode, Peer
-from benchmarks.suite.records import SCHEMA, frames
+from benchmarks.suite.records import COLUMNS, frames
 from benchmarks.suite.room import STATE, Room
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
 from eo_pipeline.embedded.jars import KAFKA_VERSION, kafka_broker_jars
 from eo_pipeline.spark.java import find_java
@@ -75,7 +76,7 @@ class CopyAlone(Peer):
 
     def run(self, topic: Topic, target: Target) -> float:
         file = self._file(topic.records)
-        statement = f"COPY {target.name} ({', '.join(SCHEMA)}) FROM STDIN (FORMAT csv)"
+        statement = f"COPY {target.name} ({', '.join(COLUMNS)}) FROM STDIN (FORMAT csv)"
         started = time.perf_counter()
         with (
             file.open("rb") as source,

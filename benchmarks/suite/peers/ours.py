@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from benchmarks.suite.peers.peer import Mode, ProgramPeer
-from benchmarks.suite.records import SPARK_SCHEMA
 from benchmarks.suite.room import PROGRAMS
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
 
 _EO = (sys.executable, "-m", "eo_pipeline.cli")
@@ -51,17 +51,16 @@ class Ours(ProgramPeer):
         return time.perf_counter() - started
 
     def _document(self, topic: Topic, target: Target) -> Mapping[str, Any]:
-        source: dict[str, Any] = {"bootstrap_servers": topic.bootstrap, "topics": [topic.name]}
-        if topic.raw:
-            source["value_format"] = "raw"
-        else:
-            source["value_schema"] = SPARK_SCHEMA
+        workload = self.workload
+        source = {"bootstrap_servers": topic.bootstrap, "topics": [topic.name], **workload.source}
         document = {
             "name": target.name,
             "source": source,
-            "sink": self._sink(target),
+            "sink": {**self._sink(target), **workload.sink},
             "staging": str(target.folder / "staging"),
         }
+        if workload.transform:
+            document["transform"] = workload.transform
         if self.mode is Mode.COLD:
             document["spark"] = {"warm": False}  # though somebody's may run here
         else:

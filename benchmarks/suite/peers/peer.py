@@ -10,8 +10,11 @@ from typing import ClassVar
 
 from benchmarks.suite.program import Program
 from benchmarks.suite.room import Room
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.workload import Workload
 
 
 class Mode(StrEnum):
@@ -34,10 +37,18 @@ class Peer(ABC):
     PROMISE: ClassVar[str]
     SETTINGS: ClassVar[str]
 
-    def __init__(self, room: Room, store: Store, mode: Mode = Mode.COLD) -> None:
+    def __init__(
+        self, room: Room, store: Store, mode: Mode = Mode.COLD, workload: Workload = PLAIN
+    ) -> None:
         self.room = room
         self.store = store
         self.mode = mode
+        self.workload = workload
+
+    @classmethod
+    def takes(cls, workload: Workload, store: Store) -> bool:
+        """Whether it can do the workload into a store of this kind."""
+        return store in workload.stores
 
     @property
     def name(self) -> str:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 from benchmarks.suite.jars import Jar, resolved
 from benchmarks.suite.peers.peer import ProgramPeer
-from benchmarks.suite.records import SPARK_SCHEMA
 from benchmarks.suite.room import PROGRAMS, STATE
-from benchmarks.suite.target import Store, Target
+from benchmarks.suite.stores import Store
+from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.workload import Workload
 from eo_pipeline.spark.connector import spark_connector_jars
 
 DELTA = Jar("io.delta", "delta-spark_2.13", "4.0.0", alone=False)
@@ -35,6 +36,11 @@ class StructuredStreaming(ProgramPeer):
         "`reWriteBatchedInserts=true`."
     )
 
+    @classmethod
+    def takes(cls, workload: Workload, store: Store) -> bool:
+        query = workload.streaming
+        return super().takes(workload, store) and query is not None and store in query.stores
+
     def install(self) -> None:
         self._jars()
 
@@ -44,6 +50,8 @@ class StructuredStreaming(ProgramPeer):
     def _jars(self) -> Sequence[Path]:
         folder = self.room.folder / "structured-streaming"
         own = resolved([DELTA, DRIVER], folder, self.room.limit_to_install)
+        if self.workload.streaming and (more := self.workload.streaming.jars):
+            own += resolved(more, folder, self.room.limit_to_install)
         # Scala's library is Spark's own
         return [jar for jar in own if "scala-library" not in jar.name] + [
             *spark_connector_jars(STATE)
@@ -51,13 +59,16 @@ class StructuredStreaming(ProgramPeer):
 
     def command(self) -> Sequence[str]:
         jars = ",".join(map(str, self._jars()))
-        return [sys.executable, str(PROGRAMS / "structured_streaming.py"), jars, SPARK_SCHEMA]
+        return [sys.executable, str(PROGRAMS / "structured_streaming.py"), jars]
 
     def line(self, topic: Topic, target: Target) -> str:
+        query = self.workload.streaming
+        assert query is not None
         job: dict[str, Any] = {
             "bootstrap": topic.bootstrap,
             "topic": topic.name,
-            "raw": topic.raw,
+            "views": query.views,
+            "query": query.query,
             "checkpoint": str(target.folder / "checkpoint"),
         }
         if self.store is Store.DELTA:

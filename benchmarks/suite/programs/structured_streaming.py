@@ -1,8 +1,8 @@
 """Spark Structured Streaming, ``Trigger.AvailableNow``: a query for each line of stdin.
 
-A line is ``{"bootstrap", "topic", "sink", "raw", "checkpoint", ...}`` with what the sink needs:
-``path`` (delta), ``url`` and ``table`` (jdbc), ``output`` (kafka). Arguments: the jars, divided by
-commas, and the schema of a record.
+A line is ``{"bootstrap", "topic", "views", "query", "sink", "checkpoint", ...}`` with what the sink
+needs: ``path`` (delta), ``url`` and ``table`` (jdbc), ``output`` (kafka). ``query`` is SQL over the
+stream ``kafka`` and the views. Argument: the jars, divided by commas.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def session(jars: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-def rows(spark: SparkSession, job: dict[str, Any], schema: str) -> DataFrame:
-    """The stream of parsed records, or of values as they are."""
+def rows(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
+    """The stream of the query's rows."""
     reader = spark.readStream.format("kafka").options(
         **{
             "kafka.bootstrap.servers": job["bootstrap"],
@@ -51,15 +51,15 @@ def rows(spark: SparkSession, job: dict[str, Any], schema: str) -> DataFrame:
             "kafka.fetch.max.wait.ms": "10",
         }
     )
-    if job["raw"]:
-        return reader.load().select("value")
-    parsed = F.from_json(F.col("value").cast("string"), schema)
-    return reader.load().select(parsed.alias("r")).select("r.*")
+    reader.load().createOrReplaceTempView("kafka")
+    for name, statement in job["views"].items():
+        spark.sql(statement).createOrReplaceTempView(name)
+    return spark.sql(job["query"])
 
 
-def run(spark: SparkSession, job: dict[str, Any], schema: str) -> None:
+def run(spark: SparkSession, job: dict[str, Any]) -> None:
     """Everything that is new, then the end."""
-    frame = rows(spark, job, schema)
+    frame = rows(spark, job)
     if job["sink"] == "kafka":
         frame = frame.select(F.to_json(F.struct("*")).alias("value"))
     writer = frame.writeStream.trigger(availableNow=True)
@@ -81,12 +81,12 @@ def run(spark: SparkSession, job: dict[str, Any], schema: str) -> None:
 
 def main() -> None:
     """A query for each line."""
-    jars, schema = sys.argv[1:]
+    [jars] = sys.argv[1:]
     spark = None
     for line in sys.stdin:
         started = time.perf_counter()
         spark = spark or session(jars)
-        run(spark, json.loads(line), schema)
+        run(spark, json.loads(line))
         sys.stdout.write(json.dumps({"seconds": time.perf_counter() - started}) + "\n")
         sys.stdout.flush()
     if spark is not None:

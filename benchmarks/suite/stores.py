@@ -1,0 +1,15 @@
+"""The kinds of place that a run writes to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Store(StrEnum):
+    """What kind of place."""
+
+    DELTA = "Delta"
+    PARQUET = "Parquet"
+    POSTGRES = "PostgreSQL"
+    KAFKA = "Kafka"
+    NOWHERE = "nowhere"

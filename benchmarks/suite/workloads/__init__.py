@@ -1,0 +1,1 @@
+"""What users do with records: a file for each workload."""

@@ -1,0 +1,44 @@
+"""JSON records as they are: each field a column, or the value's bytes in one column."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.suite.records import COLUMNS, SPARK_SCHEMA, values
+from benchmarks.suite.workloads.workload import FlinkJob, StreamingQuery, Workload
+
+POSTGRES_SCHEMA = (
+    "id bigint, customer text, country text, amount double precision, at_ms bigint, note text"
+)
+FLINK_COLUMNS = (
+    "id BIGINT, customer STRING, country STRING, amount DOUBLE, at_ms BIGINT, note STRING"
+)
+#: Spark's SQL for the records of the stream ``kafka``.
+PARSED = (
+    f"SELECT r.* FROM (SELECT from_json(CAST(value AS STRING), '{SPARK_SCHEMA}') AS r FROM kafka)"
+)
+
+PLAIN = Workload(
+    key="plain",
+    title="A whole topic, 8 partitions",
+    text="",
+    columns=COLUMNS,
+    postgres=POSTGRES_SCHEMA,
+    values=values,
+    source={"value_schema": SPARK_SCHEMA},
+    flink=FlinkJob(FLINK_COLUMNS, FLINK_COLUMNS),
+    streaming=StreamingQuery(PARSED),
+    by_dlt=True,
+    by_hand=True,
+)
+
+RAW = replace(
+    PLAIN,
+    key="raw",
+    source={"value_format": "raw"},
+    flink=FlinkJob("`value` BYTES", "`value` BYTES", source={"format": "raw"}),
+    streaming=StreamingQuery("SELECT value FROM kafka"),
+    by_dlt=False,
+    by_hand=False,
+    raw=True,
+)
