@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--records", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--minutes", type=float, help="the most that all of it may take")
-    parser.add_argument("--only", nargs="+", help="scenarios, by key")
+    parser.add_argument("--only", nargs="+", help="scenarios, or workloads, by key")
     parser.add_argument("--peers", nargs="+", default=[], help="those with these words in the name")
     parser.add_argument("--results", type=Path, help="where to write; the page is left alone")
     parser.add_argument("--install", action="store_true", help="only what is needed, no figures")
@@ -97,7 +97,7 @@ class Suite:
         self._scenarios = [
             scenario
             for scenario in scenarios(self._room, self._size.records, self._size.steps, self._note)
-            if not only or scenario.key in only
+            if not only or {scenario.key, scenario.group} & {*only}
         ]
         for scenario in self._scenarios:
             wanted = [

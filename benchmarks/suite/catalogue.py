@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.suite.peers.dlt_loader import Dlt
 from benchmarks.suite.peers.flink import Flink
@@ -15,6 +15,7 @@ from benchmarks.suite.room import END, Room
 from benchmarks.suite.scenarios import AtTheEnd, Bulk, Record, Scenario
 from benchmarks.suite.stores import Store
 from benchmarks.suite.topic import Topic
+from benchmarks.suite.workloads.all import WORKLOADS
 from benchmarks.suite.workloads.plain import PLAIN, RAW
 from benchmarks.suite.workloads.workload import Workload
 
@@ -54,6 +55,11 @@ TITLES = {
         "A whole topic as it is, 8 partitions, cold",
         "The value's bytes in one column, not parsed.",
     ),
+    **{
+        f"{workload.key}-{mode}": (f"{workload.title}, {mode}", workload.text)
+        for workload in WORKLOADS
+        for mode in ("cold", "warm")
+    },
 }
 
 
@@ -91,7 +97,7 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
     small_200 = peers(Mode.WARM, *_LAKE[:2], _DATABASE[0], _BY_HAND)
     lake = peers(Mode.COLD, *_LAKE)
     raw = peers(Mode.COLD, *_LAKE, workload=RAW)
-    return [
+    plain = [
         Bulk("cold", room, cold, record, 40, eight),
         Bulk("warm", room, peers(Mode.WARM, *_BULK), record, 80, eight, warmups=1),
         AtTheEnd("small", room, peers(Mode.WARM, *_SMALL), record, 60, few, "idle", NEW, steps, 3),
@@ -100,3 +106,14 @@ def scenarios(room: Room, records: int, steps: int, record: Record) -> Sequence[
         Bulk("cold-200", room, lake, record, 60, two_hundred),
         Bulk("raw", room, raw, record, 40, Topic(bootstrap, eight.name, records, 8, RAW)),
     ]
+
+    def of(workload: Workload) -> Iterator[Scenario]:
+        key, number = workload.key, workload.records_of(records)
+        name = "-".join(filter(None, ["bulk", workload.topic, str(number), "8"]))
+        topic = Topic(bootstrap, name, number, 8, workload)
+        cold = peers(Mode.COLD, *_BULK, workload=workload)
+        warm = peers(Mode.WARM, *_BULK, workload=workload)
+        yield Bulk(f"{key}-cold", room, cold, record, 40, topic, group=key)
+        yield Bulk(f"{key}-warm", room, warm, record, 80, topic, warmups=1, group=key)
+
+    return [*plain, *(scenario for workload in WORKLOADS for scenario in of(workload))]

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from benchmarks.suite import topic as topics
 from benchmarks.suite.errors import MeasurementError
@@ -69,6 +69,8 @@ class Scenario(ABC):
     record: Record
     #: seconds that a round takes on two cores, about: with less time left none is begun
     least: float
+    #: what it is a part of, for ``--only``
+    group: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         self._lasted: dict[Peer, float] = {}

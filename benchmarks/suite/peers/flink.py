@@ -42,6 +42,7 @@ _SETTINGS = {
     "execution.runtime-mode": "streaming",
     "execution.checkpointing.interval": "1 s",
     "execution.checkpointing.dir": "file://{folder}/checkpoints",
+    "table.local-time-zone": "UTC",
 }
 
 
@@ -130,7 +131,7 @@ class Flink(ProgramPeer):
         opened = ("java.util", "java.lang", "java.net", "java.time", "java.util.concurrent")
         return [
             str(find_java().command),
-            *("-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=ERROR"),
+            *("-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=ERROR", "-Duser.timezone=UTC"),
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
             *("-cp", self._class_path(), "FlinkJobs", _cores()),
         ]
@@ -155,7 +156,12 @@ class Flink(ProgramPeer):
 
     def _sink(self, target: Target) -> Mapping[str, str]:
         if self.store is Store.PARQUET:
-            return {"connector": "filesystem", "path": target.lake.as_uri(), "format": "parquet"}
+            return {
+                "connector": "filesystem",
+                "path": target.lake.as_uri(),
+                "format": "parquet",
+                "parquet.utc-timezone": "true",
+            }
         if self.store is Store.KAFKA:
             return {
                 "connector": "kafka",
@@ -163,6 +169,7 @@ class Flink(ProgramPeer):
                 "properties.bootstrap.servers": target.bootstrap,
                 "properties.transaction.timeout.ms": "600000",
                 "format": "json",
+                "json.timestamp-format.standard": "ISO-8601",
                 "sink.delivery-guarantee": "exactly-once",
                 "sink.transactional-id-prefix": target.name,
             }

@@ -42,5 +42,6 @@ class HandWritten(ProgramPeer):
                 "topic": topic.name,
                 "dsn": target.dsn,
                 "table": target.name,
+                "workload": self.workload.key,
             }
         )

@@ -50,13 +50,18 @@ public final class FlinkJobs {
                 "execution.target", "remote",
                 "rest.address", cluster.getHost(),
                 "rest.port", Integer.toString(cluster.getPort())));
-        TableEnvironment tables = TableEnvironment.create(
-                EnvironmentSettings.newInstance().withConfiguration(settings).build());
-        for (String statement : Files.readString(script).split("\n;\n")) {
+        String[] statements = Files.readString(script).split("\n;\n");
+        for (String statement : statements) {
             if (statement.startsWith("SET ")) {
                 String[] pair = statement.substring(4).split(" = ", 2);
-                tables.getConfig().set(pair[0], pair[1]);
-            } else {
+                settings.setString(pair[0], pair[1]);
+            }
+        }
+        // the planner depends on the runtime mode, so all settings have to be there first
+        TableEnvironment tables = TableEnvironment.create(
+                EnvironmentSettings.newInstance().withConfiguration(settings).build());
+        for (String statement : statements) {
+            if (!statement.startsWith("SET ")) {
                 tables.executeSql(statement).await();
             }
         }

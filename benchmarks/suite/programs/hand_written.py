@@ -1,7 +1,7 @@
 """A loader as a careful engineer writes it for one table: COPY, offsets in the transaction.
 
-For each line of stdin, ``{"bootstrap", "topic", "dsn", "table"}``: everything that is new, in
-transactions of up to 500,000 records; prints the seconds it took.
+For each line of stdin, ``{"bootstrap", "topic", "dsn", "table", "workload"}``: everything that is
+new, in transactions of up to 500,000 records; prints the seconds it took.
 """
 
 from __future__ import annotations
@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.suite.countries import COUNTRIES
+
 BATCH = 500_000
 POLL = 10_000
-COLUMNS = ("id", "customer", "country", "amount", "at_ms", "note")
+COLUMNS = "id, customer, country, amount, at_ms, note"
+ENRICHED = "id, customer, country, country_name, region, amount_cents, at, note"
+NAMES = {code: f"{name}\t{region}" for code, name, region in COUNTRIES}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def positions(database: psycopg.Connection, topic: str, table: str) -> dict[int, int]:
@@ -62,7 +68,7 @@ def batches(consumer: Consumer, ends: dict[int, int]) -> Iterator[list[tuple[int
             yield batch
 
 
-def load(bootstrap: str, topic: str, dsn: str, table: str) -> None:
+def load(bootstrap: str, topic: str, dsn: str, table: str, workload: str) -> None:
     """One run: until the ends that it saw at its start."""
     consumer = Consumer(
         {
@@ -82,7 +88,7 @@ def load(bootstrap: str, topic: str, dsn: str, table: str) -> None:
             return
         consumer.assign([TopicPartition(topic, part, start) for part, (start, _) in new.items()])
         source = batches(consumer, {part: end for part, (_, end) in new.items()})
-        while copied(database, source, topic, table):
+        while copied(database, source, topic, table, workload):
             database.commit()
     consumer.close()
 
@@ -92,11 +98,13 @@ def copied(
     source: Iterator[list[tuple[int, int, bytes]]],
     topic: str,
     table: str,
+    workload: str,
 ) -> int:
     """The records of one transaction, and where they end; not committed yet."""
     seen: dict[int, int] = {}
     records = 0
-    statement = f"COPY {table} ({', '.join(COLUMNS)}) FROM STDIN"
+    columns, text_of = TEXTS[workload]
+    statement = f"COPY {table} ({columns}) FROM STDIN"
     with database.cursor() as cursor, cursor.copy(statement) as copy:
         for batch in source:
             copy.write(text_of(batch))
@@ -114,7 +122,7 @@ def copied(
     return records
 
 
-def text_of(batch: list[tuple[int, int, bytes]]) -> str:
+def plain(batch: list[tuple[int, int, bytes]]) -> str:
     """Rows in COPY's text format. (A backslash in a text would have to be doubled.)"""
     loads = json.loads
     rows = (loads(value) for _, _, value in batch)
@@ -122,6 +130,25 @@ def text_of(batch: list[tuple[int, int, bytes]]) -> str:
         f"{r['id']}\t{r['customer']}\t{r['country']}\t{r['amount']}\t{r['at_ms']}\t{r['note']}\n"
         for r in rows
     )
+
+
+def enriched(batch: list[tuple[int, int, bytes]]) -> str:
+    """Rows of the records that pass the filter, with what is derived and looked up."""
+    loads = json.loads
+    rows = (loads(value) for _, _, value in batch)
+    return "".join(
+        f"{r['id']}\t{r['customer'].upper()}\t{r['country']}\t{NAMES[r['country']]}\t"
+        f"{round(r['amount'] * 100)}\t{EPOCH + timedelta(milliseconds=r['at_ms'])}\t{r['note']}\n"
+        for r in rows
+        if r["country"] != "ZA"
+    )
+
+
+#: By workload: the columns, and what makes rows of records.
+TEXTS: dict[str, tuple[str, Callable[[list[tuple[int, int, bytes]]], str]]] = {
+    "plain": (COLUMNS, plain),
+    "transform": (ENRICHED, enriched),
+}
 
 
 def main() -> None:

@@ -1,0 +1,10 @@
+"""All workloads but the plain ones, in the order in which a round takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.suite.workloads.transform import TRANSFORM
+from benchmarks.suite.workloads.workload import Workload
+
+WORKLOADS: Sequence[Workload] = (TRANSFORM,)
