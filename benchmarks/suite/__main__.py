@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from benchmarks.suite import machine
@@ -18,6 +19,8 @@ from benchmarks.suite.report import OURS, publish, ratios
 from benchmarks.suite.results import Measurement, Results
 from benchmarks.suite.room import ROOT, STATE, Room
 from benchmarks.suite.scenarios import Scenario, say
+from benchmarks.suite.workloads.all import WORKLOADS
+from benchmarks.suite.workloads.plain import PLAIN, RAW
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 
@@ -39,11 +42,19 @@ class Size:
         return PAGE.parent / f"benchmarks-{self.name}.json"
 
 
-FULL = Size("full", 2_000_000, rounds=5, steps=7, minutes=150, step_s=240)
+FULL = Size("full", 2_000_000, rounds=3, steps=7, minutes=480, step_s=240)
 QUICK = Size("quick", 300_000, rounds=3, steps=5, minutes=9.3, step_s=60)
 
-#: What a quick run takes first, one after the other, until its time is over.
-QUICKLY = ("cold", "small", "warm", "cold", "small-200", "small-cold", "cold", "raw", "warm")
+#: What a quick run takes first, one after the other, until its time is over; of the workloads one
+#: a day.
+QUICKLY = ("cold", "small", "warm", "TODAY", "small-200", "small-cold", "cold", "raw", "warm")
+
+
+def quickly(today: date) -> Sequence[str]:
+    """The scenarios of a quick run, in their order."""
+    turn = WORKLOADS[today.toordinal() % len(WORKLOADS)].key
+    of_today = [f"{turn}-{mode}" for mode in ("cold", "warm")]
+    return [key for each in QUICKLY for key in (of_today if each == "TODAY" else [each])]
 
 
 def main() -> None:
@@ -94,11 +105,17 @@ class Suite:
 
     def prepare(self, only: Sequence[str] | None, words: Sequence[str]) -> None:
         """Choose, and install what is chosen."""
-        self._scenarios = [
-            scenario
-            for scenario in scenarios(self._room, self._size.records, self._size.steps, self._note)
-            if not only or {scenario.key, scenario.group} & {*only}
-        ]
+        every = scenarios(self._room, self._size.records, self._size.steps, self._note)
+        order = [scenario.key for scenario in every] * self._size.rounds
+        if self._size.name == QUICK.name:
+            order = [*quickly(datetime.now(UTC).date())]
+        if only:
+            chosen = [each.key for each in every if {each.key, each.group} & {*only}]
+            # a quick run leaves out what is not of today, unless somebody asks for it
+            order = [key for key in order if key in chosen]
+            order += [key for key in chosen if key not in order] * self._size.rounds
+        self._order = order
+        self._scenarios = [scenario for scenario in every if scenario.key in order]
         for scenario in self._scenarios:
             wanted = [
                 peer
@@ -110,11 +127,8 @@ class Suite:
     def run(self) -> None:
         """Every scenario, then every scenario again; until the time is over."""
         known = {scenario.key: scenario for scenario in self._scenarios}
-        order = [*known] * self._size.rounds
-        if self._size.name == QUICK.name:
-            order = [key for key in QUICKLY if key in known]
         done: Counter[str] = Counter()
-        for key in order:
+        for key in self._order:
             if done[key] < self._size.rounds:
                 self._round(known[key], done[key])
                 done[key] += 1
@@ -147,13 +161,17 @@ class Suite:
 
     def _installed(self, peer: Peer) -> bool:
         """Whether it is here; if not, the page says why."""
-        if peer.name in self.results.missing:
+        name = peer.name
+        # one that lacks a format's jars can do all the rest
+        if peer.workload.key not in (PLAIN.key, RAW.key):
+            name = f"{name}, {peer.workload.key}"
+        if name in self.results.missing:
             return False
         try:
             peer.install()
         except PeerMissingError as error:
-            self.results.missing[peer.name] = str(error)
-            say(f"missing: {peer.name}: {error}")
+            self.results.missing[name] = str(error)
+            say(f"missing: {name}: {error}")
             return False
         self.results.peers[peer.name] = who(peer)
         return True

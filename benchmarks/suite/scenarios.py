@@ -48,7 +48,8 @@ def check(topic: Topic, target: Target) -> None:
     Raises:
         MeasurementError: it does not hold every record exactly once.
     """
-    verdict = compare(target.rows(), wanted(topic.workload, topic.records), topic.workload)
+    workload = topic.workload
+    verdict = compare(target.rows(), wanted(workload, topic.records), workload)
     if not verdict.exact:
         raise MeasurementError(f"its output is not exact: {verdict}")
 
@@ -140,6 +141,7 @@ class Bulk(Scenario):
             seconds = peer.run(self.topic, target)
             if peer.store is not Store.NOWHERE:
                 check(self.topic, target)
+                peer.check(self.topic, target)
             return seconds
 
         try:

@@ -22,6 +22,8 @@ from benchmarks.suite.errors import MeasurementError
 from benchmarks.suite.stores import Store
 from benchmarks.suite.workloads.plain import PLAIN
 from benchmarks.suite.workloads.workload import Workload
+from eo_pipeline import DeltaSink
+from eo_pipeline.errors import EoPipelineError
 
 _OUTPUT_PARTITIONS = 8
 _SILENCE_S = 30.0
@@ -82,14 +84,34 @@ class Target:
         if self.store is Store.POSTGRES:
             return self._of_postgres()
         if self.store is Store.KAFKA:
-            return parsed(list(self._values()), columns)
+            return parsed(list(_values(self.bootstrap, self.name)), columns)
         files = self._files()
         if not files:
             raise MeasurementError(f"no files below {self.lake.name}")
         if self.workload.raw:
             values = pl.read_parquet(files, columns=["value"])["value"].to_list()
             return parsed(values, columns)
+        if self.workload.partition_by:
+            return pl.read_parquet(files, hive_partitioning=True).select(*columns)
         return pl.read_parquet(files, columns=list(columns))
+
+    def dead_letters(self) -> int:
+        """How many eo-pipeline has put there.
+
+        Raises:
+            MeasurementError: they could not be read.
+        """
+        try:
+            if self.store is Store.DELTA:
+                return int(DeltaSink(path=str(self.lake)).dead_letters(self.name).num_rows)
+            if self.store is Store.KAFKA:
+                return sum(1 for _ in _values(self.bootstrap, f"{self.name}._dead_letters"))
+            with psycopg.connect(self.dsn) as database:
+                statement = f"SELECT count(*) FROM {self.name}_dead_letters"
+                [count] = database.execute(statement.encode()).fetchone() or (0,)
+                return int(count)
+        except (psycopg.Error, DeltaError, EoPipelineError) as error:
+            raise MeasurementError(f"its dead letters could not be read: {error}") from error
 
     def _files(self) -> list[str]:
         if self.store is Store.DELTA:
@@ -118,36 +140,37 @@ class Target:
         text.seek(0)
         return pl.read_csv(text, has_header=False, schema=types)
 
-    def _values(self) -> Iterator[bytes]:
-        """Every committed record of the topic."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-            }
-        )
-        parts = range(_OUTPUT_PARTITIONS)
-        consumer.assign([TopicPartition(self.name, part, OFFSET_BEGINNING) for part in parts])
-        ended: set[int | None] = set()
-        heard = time.monotonic()
-        while len(ended) < _OUTPUT_PARTITIONS:
-            messages = consumer.consume(10_000, timeout=0.2)
-            if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _SILENCE_S:
-                raise MeasurementError(f"topic {self.name} gives no answer")
-            for message in messages:
-                fault = message.error()
-                if fault is None:
-                    yield message.value() or b""
-                elif fault.code() == KafkaError._PARTITION_EOF:
-                    ended.add(message.partition())
-                else:
-                    raise MeasurementError(str(fault))
-        consumer.close()
+
+def _values(bootstrap: str, name: str) -> Iterator[bytes]:
+    """Every committed record of a topic."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    parts = consumer.list_topics(name, timeout=_SILENCE_S).topics[name].partitions
+    consumer.assign([TopicPartition(name, part, OFFSET_BEGINNING) for part in parts])
+    ended: set[int | None] = set()
+    heard = time.monotonic()
+    while len(ended) < len(parts):
+        messages = consumer.consume(10_000, timeout=0.2)
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_S:
+            raise MeasurementError(f"topic {name} gives no answer")
+        for message in messages:
+            fault = message.error()
+            if fault is None:
+                yield message.value() or b""
+            elif fault.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition())
+            else:
+                raise MeasurementError(str(fault))
+    consumer.close()
 
 
 def _in_sql(name: str, kind: pl.DataType) -> str:

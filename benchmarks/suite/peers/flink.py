@@ -146,7 +146,7 @@ class Flink(ProgramPeer):
         statements = [
             *(f"SET {name} = {value}" for name, value in settings.items()),
             _table("records", job.columns, {**_source(topic), **job.source}),
-            _table("output", job.output, self._sink(target)),
+            _table("output", job.output, self._sink(target), job.partition_by),
             *job.views,
             f"INSERT INTO output {job.query}",
         ]
@@ -197,6 +197,7 @@ def _source(topic: Topic) -> Mapping[str, str]:
     }
 
 
-def _table(name: str, columns: str, options: Mapping[str, str]) -> str:
+def _table(name: str, columns: str, options: Mapping[str, str], partition_by: str = "") -> str:
     settings = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
-    return f"CREATE TEMPORARY TABLE {name} ({columns}) WITH ({settings})"
+    partitions = f" PARTITIONED BY (`{partition_by}`)" if partition_by else ""
+    return f"CREATE TEMPORARY TABLE {name} ({columns}){partitions} WITH ({settings})"

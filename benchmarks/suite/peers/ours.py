@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from benchmarks.suite.errors import MeasurementError
 from benchmarks.suite.peers.peer import Mode, ProgramPeer
 from benchmarks.suite.room import PROGRAMS
 from benchmarks.suite.stores import Store
@@ -49,6 +50,12 @@ class Ours(ProgramPeer):
         started = time.perf_counter()
         self.room.start(self._key, command).finish(self.room.limit)
         return time.perf_counter() - started
+
+    def check(self, topic: Topic, target: Target) -> None:
+        if self.workload.bad:
+            wanted, held = self.workload.bad(topic.records), target.dead_letters()
+            if held != wanted:
+                raise MeasurementError(f"{held:,} dead letters for {wanted:,} bad records")
 
     def _document(self, topic: Topic, target: Target) -> Mapping[str, Any]:
         workload = self.workload

@@ -71,6 +71,13 @@ class Peer(ABC):
         """Of what was installed."""
         return {}
 
+    def check(self, topic: Topic, target: Target) -> None:  # noqa: B027 - most leave rows alone
+        """Look at what it leaves beside the rows.
+
+        Raises:
+            MeasurementError: it is not what there should be.
+        """
+
     @abstractmethod
     def run(self, topic: Topic, target: Target) -> float:
         """Seconds.

@@ -72,11 +72,15 @@ class StructuredStreaming(ProgramPeer):
             "checkpoint": str(target.folder / "checkpoint"),
         }
         if self.store is Store.DELTA:
-            return json.dumps({**job, "sink": "delta", "path": str(target.lake)})
+            place = {"path": str(target.lake), "partition_by": query.partition_by}
+            return json.dumps({**job, "sink": "delta", **place})
         if self.store is Store.KAFKA:
             return json.dumps({**job, "sink": "kafka", "output": target.name})
         url = jdbc_url(target)
-        return json.dumps({**job, "sink": "jdbc", "url": url, "table": target.name})
+        job |= {"sink": "jdbc", "url": url, "table": target.name}
+        if query.key:
+            job |= {"sink": "upsert", "key": query.key, "dsn": target.dsn}
+        return json.dumps(job)
 
 
 def jdbc_url(target: Target) -> str:

@@ -38,7 +38,18 @@ public final class FlinkJobs {
             BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
                 long started = System.nanoTime();
-                run(Path.of(line), address);
+                try {
+                    run(Path.of(line), address);
+                } catch (Exception error) {
+                    error.printStackTrace();
+                    Throwable cause = error;
+                    while (cause.getCause() != null) {
+                        cause = cause.getCause();
+                    }
+                    // last, so that it is what a reader of the log's end sees
+                    System.err.println("\n".repeat(12) + cause);
+                    System.exit(1);
+                }
                 System.out.println("{\"seconds\": " + (System.nanoTime() - started) / 1e9 + "}");
             }
         }

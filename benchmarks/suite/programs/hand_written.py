@@ -104,7 +104,11 @@ def copied(
     seen: dict[int, int] = {}
     records = 0
     columns, text_of = TEXTS[workload]
-    statement = f"COPY {table} ({columns}) FROM STDIN"
+    into = table
+    if workload == "upsert":
+        into = "fresh"
+        database.execute(f"CREATE TEMP TABLE fresh (LIKE {table}, place bigserial) ON COMMIT DROP")
+    statement = f"COPY {into} ({columns}) FROM STDIN"
     with database.cursor() as cursor, cursor.copy(statement) as copy:
         for batch in source:
             copy.write(text_of(batch))
@@ -113,6 +117,13 @@ def copied(
             records += len(batch)
             if records >= BATCH:
                 break
+    if workload == "upsert":
+        replaced = ", ".join(f"{name} = EXCLUDED.{name}" for name in columns.split(", "))
+        database.execute(
+            f"INSERT INTO {table} ({columns})"
+            f" SELECT DISTINCT ON (id) {columns} FROM fresh ORDER BY id, place DESC"
+            f" ON CONFLICT (id) DO UPDATE SET {replaced}"
+        )
     for part, following in seen.items():
         database.execute(
             "INSERT INTO loader_offsets VALUES (%s, %s, %s, %s)"
@@ -147,6 +158,7 @@ def enriched(batch: list[tuple[int, int, bytes]]) -> str:
 #: By workload: the columns, and what makes rows of records.
 TEXTS: dict[str, tuple[str, Callable[[list[tuple[int, int, bytes]]], str]]] = {
     "plain": (COLUMNS, plain),
+    "upsert": (COLUMNS, plain),
     "transform": (ENRICHED, enriched),
 }
 

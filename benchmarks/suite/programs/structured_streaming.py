@@ -1,7 +1,8 @@
 """Spark Structured Streaming, ``Trigger.AvailableNow``: a query for each line of stdin.
 
 A line is ``{"bootstrap", "topic", "views", "query", "sink", "checkpoint", ...}`` with what the sink
-needs: ``path`` (delta), ``url`` and ``table`` (jdbc), ``output`` (kafka). ``query`` is SQL over the
+needs: ``path`` and ``partition_by`` (delta), ``url`` and ``table`` (jdbc; for upsert ``key`` and
+``dsn`` too), ``output`` (kafka). ``query`` is SQL over the
 stream ``kafka`` and the views. Argument: the jars, divided by commas.
 """
 
@@ -13,7 +14,8 @@ import sys
 import time
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import psycopg
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 SETTINGS = {
@@ -29,6 +31,9 @@ SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+
+
+JDBC = {"batchsize": "10000", "driver": "org.postgresql.Driver"}
 
 
 def session(jars: str) -> SparkSession:
@@ -57,6 +62,23 @@ def rows(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
     return spark.sql(job["query"])
 
 
+def upsert(batch: DataFrame, job: dict[str, Any]) -> None:
+    """The newest row of each key, by way of a table beside the target."""
+    newest = Window.partitionBy(job["key"]).orderBy(F.col("offset").desc())
+    rows = batch.withColumn("place", F.row_number().over(newest)).where("place = 1")
+    rows = rows.drop("place", "offset")
+    staging = f"{job['table']}_staging"
+    rows.write.mode("overwrite").options(**JDBC).jdbc(job["url"], staging)
+    columns = ", ".join(rows.columns)
+    replaced = ", ".join(f"{name} = EXCLUDED.{name}" for name in rows.columns)
+    with psycopg.connect(job["dsn"]) as database:
+        database.execute(
+            f"INSERT INTO {job['table']} ({columns}) SELECT {columns} FROM {staging}"
+            f" ON CONFLICT ({job['key']}) DO UPDATE SET {replaced}".encode()
+        )
+        database.execute(f"DROP TABLE {staging}".encode())
+
+
 def run(spark: SparkSession, job: dict[str, Any]) -> None:
     """Everything that is new, then the end."""
     frame = rows(spark, job)
@@ -65,6 +87,8 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     writer = frame.writeStream.trigger(availableNow=True)
     writer = writer.option("checkpointLocation", job["checkpoint"])
     if job["sink"] == "delta":
+        if job["partition_by"]:
+            writer = writer.partitionBy(job["partition_by"])
         query = writer.format("delta").start(job["path"])
     elif job["sink"] == "kafka":
         options = {"kafka.bootstrap.servers": job["bootstrap"], "topic": job["output"]}
@@ -72,8 +96,10 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     else:
 
         def insert(batch: DataFrame, _: int) -> None:
-            options = {"batchsize": "10000", "driver": "org.postgresql.Driver"}
-            batch.write.mode("append").options(**options).jdbc(job["url"], job["table"])
+            if job["sink"] == "upsert":
+                upsert(batch, job)
+            else:
+                batch.write.mode("append").options(**JDBC).jdbc(job["url"], job["table"])
 
         query = writer.foreachBatch(insert).start()
     query.awaitTermination()

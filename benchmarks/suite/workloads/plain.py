@@ -13,10 +13,14 @@ POSTGRES_SCHEMA = (
 FLINK_COLUMNS = (
     "id BIGINT, customer STRING, country STRING, amount DOUBLE, at_ms BIGINT, note STRING"
 )
-#: Spark's SQL for the records of the stream ``kafka``.
-PARSED = (
-    f"SELECT r.* FROM (SELECT from_json(CAST(value AS STRING), '{SPARK_SCHEMA}') AS r FROM kafka)"
-)
+
+
+def parsed(schema: str, *more: str) -> str:
+    """Return Spark's SQL for the records of the stream ``kafka``, and more of its columns."""
+    columns = "".join(f", {name}" for name in more)
+    value = f"from_json(CAST(value AS STRING), '{schema}') AS r"
+    return f"SELECT r.*{columns} FROM (SELECT {value}{columns} FROM kafka)"
+
 
 PLAIN = Workload(
     key="plain",
@@ -27,7 +31,7 @@ PLAIN = Workload(
     values=values,
     source={"value_schema": SPARK_SCHEMA},
     flink=FlinkJob(FLINK_COLUMNS, FLINK_COLUMNS),
-    streaming=StreamingQuery(PARSED),
+    streaming=StreamingQuery(parsed(SPARK_SCHEMA)),
     by_dlt=True,
     by_hand=True,
 )

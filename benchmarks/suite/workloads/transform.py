@@ -6,7 +6,7 @@ import polars as pl
 
 from benchmarks.suite.countries import COUNTRIES, in_sql
 from benchmarks.suite.records import SPARK_SCHEMA, values
-from benchmarks.suite.workloads.plain import FLINK_COLUMNS, PARSED
+from benchmarks.suite.workloads.plain import FLINK_COLUMNS, parsed
 from benchmarks.suite.workloads.workload import FlinkJob, StreamingQuery, Workload
 
 _COLUMNS: dict[str, pl.DataType] = {
@@ -73,7 +73,7 @@ TRANSFORM = Workload(
         "timestamp_millis(at_ms) AS at, note "
         "FROM records JOIN countries ON country = code WHERE country <> 'ZA'",
         views={
-            "records": PARSED,
+            "records": parsed(SPARK_SCHEMA),
             "countries": f"SELECT * FROM VALUES {in_sql()} AS t (code, country_name, region)",
         },
     ),

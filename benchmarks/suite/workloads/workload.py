@@ -30,7 +30,7 @@ class FlinkJob:
     settings: Mapping[str, str] = field(default_factory=dict)
     #: what its format needs beside the connectors
     jars: Sequence[Jar] = ()
-    #: a note for the page, where Flink takes another way
+    partition_by: str = ""
     stores: Sequence[Store] = (Store.PARQUET, Store.POSTGRES, Store.KAFKA)
 
 
@@ -42,7 +42,15 @@ class StreamingQuery:
     #: further views, by name
     views: Mapping[str, str] = field(default_factory=dict)
     jars: Sequence[Jar] = ()
+    partition_by: str = ""
+    #: rows replace each other by this column; the query has the column ``offset`` too
+    key: str = ""
     stores: Sequence[Store] = EVERYWHERE
+
+
+def as_json(frame: pl.DataFrame) -> list[bytes]:
+    """Return each row as a JSON object."""
+    return frame.write_ndjson().encode().split(b"\n")[:-1]
 
 
 def same(frame: pl.DataFrame) -> pl.DataFrame:
@@ -85,8 +93,12 @@ class Workload:
     keys: Callable[[pl.DataFrame], list[bytes]] | None = None
     #: the output's rows, of what the topic holds
     rows: Callable[[pl.DataFrame], pl.DataFrame] = same
+    #: how many of so many records are no row, but a dead letter
+    bad: Callable[[int], int] | None = None
     #: the value's bytes are stored in a column ``value``
     raw: bool = False
+    #: the column by which files lie in folders
+    partition_by: str = ""
     #: whom it is measured with
     stores: Sequence[Store] = EVERYWHERE
 
