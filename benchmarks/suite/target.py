@@ -174,13 +174,17 @@ def _values(bootstrap: str, name: str) -> Iterator[bytes]:
 
 
 def _in_sql(name: str, kind: pl.DataType) -> str:
-    """A column as CSV has it: a time in microseconds."""
+    """A column as CSV has it: a time in microseconds, an array as JSON."""
+    if isinstance(kind, pl.List) and not kind.inner.is_nested():
+        return f"to_json({name}) AS {name}"
     if isinstance(kind, pl.Datetime):
         return f"(extract(epoch FROM {name}) * 1000000)::bigint AS {name}"
     return name
 
 
 def _in_csv(kind: pl.DataType) -> pl.DataType:
+    if kind.is_nested():
+        return pl.String()
     return pl.Int64() if isinstance(kind, pl.Datetime) else kind
 
 
@@ -204,6 +208,10 @@ def _typed(column: pl.Expr, held: pl.DataType, kind: pl.DataType) -> pl.Expr:
         elif isinstance(held, pl.Datetime) and held.time_zone is not None:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         return column.cast(pl.Datetime("us")).dt.replace_time_zone(kind.time_zone)
+    if isinstance(kind, pl.Struct) and isinstance(held, pl.Map):
+        return pl.struct(column.map.get(each.name).alias(each.name) for each in kind.fields)
+    if kind.is_nested() and held == pl.String():
+        return column.str.json_decode(kind)
     if isinstance(kind, pl.Date) and held == pl.String():
         return column.str.strptime(pl.Date(), "%Y-%m-%d")
     return column.cast(kind)
@@ -214,6 +222,8 @@ def parsed(values: list[bytes], columns: Mapping[str, pl.DataType]) -> pl.DataFr
     types = {name: _in_json(kind) for name, kind in columns.items()}
     if not values:
         return pl.DataFrame(schema=types)
+    if any(kind.is_nested() for kind in types.values()):
+        return pl.read_ndjson(io.BytesIO(b"\n".join(values)), schema=types)
     schema = pl.DataFrame(schema=types).to_arrow().schema
     text = pa.py_buffer(b"\n".join(values))
     options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")

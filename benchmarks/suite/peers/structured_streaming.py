@@ -78,6 +78,8 @@ class StructuredStreaming(ProgramPeer):
             return json.dumps({**job, "sink": "kafka", "output": target.name})
         url = jdbc_url(target)
         job |= {"sink": "jdbc", "url": url, "table": target.name}
+        if query.into_database:
+            job |= {"query": query.into_database, "url": f"{url}&stringtype=unspecified"}
         if query.key:
             job |= {"sink": "upsert", "key": query.key, "dsn": target.dsn}
         return json.dumps(job)

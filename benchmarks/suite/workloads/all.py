@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.suite.workloads.dead_letters import DEAD_LETTERS
 from benchmarks.suite.workloads.keys import KEYS
+from benchmarks.suite.workloads.nested import NESTED
 from benchmarks.suite.workloads.partitioned import PARTITIONED
 from benchmarks.suite.workloads.transform import TRANSFORM
 from benchmarks.suite.workloads.upsert import UPSERT
 from benchmarks.suite.workloads.workload import Workload
 
-WORKLOADS: Sequence[Workload] = (TRANSFORM, KEYS, UPSERT, PARTITIONED)
+WORKLOADS: Sequence[Workload] = (
+    TRANSFORM,
+    NESTED,
+    KEYS,
+    DEAD_LETTERS,
+    UPSERT,
+    PARTITIONED,
+)

@@ -13,6 +13,8 @@ from benchmarks.suite.records import RECORD_BYTES
 from benchmarks.suite.stores import Store
 
 EVERYWHERE = (Store.DELTA, Store.POSTGRES, Store.KAFKA)
+#: Stands in jobs and documents for the registry's URL.
+REGISTRY = "{registry}"
 _JSON: Mapping[str, str] = {"format": "json"}
 
 
@@ -43,6 +45,8 @@ class StreamingQuery:
     views: Mapping[str, str] = field(default_factory=dict)
     jars: Sequence[Jar] = ()
     partition_by: str = ""
+    #: another query for PostgreSQL, which may give JSON as text
+    into_database: str = ""
     #: rows replace each other by this column; the query has the column ``offset`` too
     key: str = ""
     stores: Sequence[Store] = EVERYWHERE
