@@ -16,10 +16,12 @@ from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import delete_all
 from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.registered import register
 from benchmarks.suite.workloads.workload import Workload
-from eo_pipeline.embedded.jars import kafka_broker_jars
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
+from eo_pipeline.embedded.registry import EmbeddedRegistry
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.class_archive import CACHE_VARIABLE
@@ -56,6 +58,7 @@ class Room:
         self._stack = ExitStack()
         self._programs: dict[str, Program] = {}
         self._spark: EmbeddedSpark | None = None
+        self._registry: EmbeddedRegistry | None = None
         self._targets = 0
         self.kafka = EmbeddedKafka(folder / "kafka", jars=kafka_broker_jars(STATE))
         self.postgres = EmbeddedPostgres(folder / "postgres", settings=_POSTGRES)
@@ -119,6 +122,15 @@ class Room:
             self._spark.start()
         return self._spark.remote
 
+    @property
+    def registry(self) -> str:
+        """A schema registry with the workloads' schemas; started when it is first asked for."""
+        if self._registry is None:
+            self._registry = EmbeddedRegistry(self.folder / "registry", jar=registry_jar(STATE))
+            self._registry.start()
+            register(self._registry.url)
+        return self._registry.url
+
     def target(self, store: Store, workload: Workload = PLAIN) -> Target:
         """A new empty place."""
         self._targets += 1
@@ -155,3 +167,6 @@ class Room:
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
+        if self._registry is not None:
+            self._registry.stop()
+            self._registry = None

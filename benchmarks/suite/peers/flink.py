@@ -151,7 +151,7 @@ class Flink(ProgramPeer):
             f"INSERT INTO output {job.query}",
         ]
         script = target.folder / "job.sql"
-        script.write_text("\n;\n".join(statements))
+        script.write_text(self.filled_in("\n;\n".join(statements)))
         return str(script)
 
     def _sink(self, target: Target) -> Mapping[str, str]:

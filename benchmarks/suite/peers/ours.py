@@ -39,7 +39,7 @@ class Ours(ProgramPeer):
         return [sys.executable, str(PROGRAMS / "ours.py")]
 
     def line(self, topic: Topic, target: Target) -> str:
-        return json.dumps(self._document(topic, target))
+        return self.filled_in(json.dumps(self._document(topic, target)))
 
     def run(self, topic: Topic, target: Target) -> float:
         if self.mode is Mode.WARM:

@@ -14,7 +14,7 @@ from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
 from benchmarks.suite.workloads.plain import PLAIN
-from benchmarks.suite.workloads.workload import Workload
+from benchmarks.suite.workloads.workload import REGISTRY, Workload
 
 
 class Mode(StrEnum):
@@ -70,6 +70,12 @@ class Peer(ABC):
     def versions(self) -> Mapping[str, str]:
         """Of what was installed."""
         return {}
+
+    def filled_in(self, text: str) -> str:
+        """A job's text with the addresses of this room's servers."""
+        if REGISTRY in text:
+            text = text.replace(REGISTRY, self.room.registry)
+        return text
 
     def check(self, topic: Topic, target: Target) -> None:  # noqa: B027 - most leave rows alone
         """Look at what it leaves beside the rows.
