@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks.suite.bucket import Bucket
 from benchmarks.suite.program import Program
 from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
@@ -18,7 +19,7 @@ from benchmarks.suite.topic import delete_all
 from benchmarks.suite.workloads.plain import PLAIN
 from benchmarks.suite.workloads.registered import register
 from benchmarks.suite.workloads.workload import Workload
-from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar
+from eo_pipeline.embedded.jars import kafka_broker_jars, registry_jar, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.postgres import EmbeddedPostgres
 from eo_pipeline.embedded.registry import EmbeddedRegistry
@@ -59,6 +60,7 @@ class Room:
         self._programs: dict[str, Program] = {}
         self._spark: EmbeddedSpark | None = None
         self._registry: EmbeddedRegistry | None = None
+        self._bucket: Bucket | None = None
         self._targets = 0
         self.kafka = EmbeddedKafka(folder / "kafka", jars=kafka_broker_jars(STATE))
         self.postgres = EmbeddedPostgres(folder / "postgres", settings=_POSTGRES)
@@ -102,25 +104,38 @@ class Room:
         return max(self.left - _ALWAYS_LEFT_S, 1.0)
 
     def _connector(self) -> Path:
-        """A folder of Spark's Kafka connector alone: `make setup` has one, and its archive."""
+        """A folder of Spark's Kafka connector alone: `make setup` has one, and its archive. While
+        there is a bucket it has the jars for that too.
+        """
         folder = STATE / "jars" / "spark-connector"
-        if folder.is_dir():
+        if folder.is_dir() and self._bucket is None:
             return folder
-        folder = self.folder / "connector"
+        folder = self.folder / ("connector" if self._bucket is None else "connector-s3")
         folder.mkdir(parents=True, exist_ok=True)
-        for jar in spark_connector_jars(STATE):
+        for jar in self._spark_jars():
             if not (folder / jar.name).exists():
                 (folder / jar.name).symlink_to(jar)
         return folder
+
+    def _spark_jars(self) -> Sequence[Path]:
+        more = () if self._bucket is None else spark_s3_jars(STATE)
+        return (*spark_connector_jars(STATE), *more)
 
     @property
     def remote(self) -> str:
         """A warm Spark Connect server; started when it is first asked for."""
         if self._spark is None:
-            jars = spark_connector_jars(STATE)
+            jars = self._spark_jars()
             self._spark = EmbeddedSpark(self.folder / "spark-connect", jars=jars)
             self._spark.start()
         return self._spark.remote
+
+    @property
+    def bucket(self) -> Bucket:
+        """A bucket; started when it is first asked for."""
+        if self._bucket is None:
+            self._bucket = Bucket(self.folder / "bucket")
+        return self._bucket
 
     @property
     def registry(self) -> str:
@@ -137,7 +152,8 @@ class Room:
         name = f"{OUTPUT}{int(time.time())}_{self._targets:05d}"
         folder = self.runs / name
         dsn, bootstrap = self.postgres.dsn, self.kafka.bootstrap_servers
-        made = Target(store, name, folder, dsn, bootstrap, workload)
+        bucket = self.bucket if workload.in_bucket else None
+        made = Target(store, name, folder, dsn, bootstrap, workload, bucket)
         made.make()
         return made
 
@@ -170,3 +186,6 @@ class Room:
         if self._registry is not None:
             self._registry.stop()
             self._registry = None
+        if self._bucket is not None:
+            self._bucket.stop()
+            self._bucket = None

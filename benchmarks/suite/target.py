@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import json as arrow_json
 
 from benchmarks.suite import topic
+from benchmarks.suite.bucket import Bucket
 from benchmarks.suite.errors import MeasurementError
 from benchmarks.suite.stores import Store
 from benchmarks.suite.workloads.plain import PLAIN
@@ -26,6 +27,14 @@ from eo_pipeline import DeltaSink
 from eo_pipeline.errors import EoPipelineError
 
 _OUTPUT_PARTITIONS = 8
+#: What the readers of outputs raise.
+_UNREADABLE = (
+    psycopg.Error,
+    DeltaError,
+    pl.exceptions.PolarsError,
+    pa.ArrowException,
+    OSError,
+)
 _SILENCE_S = 30.0
 
 
@@ -42,11 +51,17 @@ class Target:
     dsn: str
     bootstrap: str
     workload: Workload = PLAIN
+    bucket: Bucket | None = None
 
     @property
     def lake(self) -> Path:
-        """The folder of a Delta table or of Parquet files."""
+        """The folder of a Delta table or of Parquet files on this machine."""
         return self.folder / "table"
+
+    @property
+    def table(self) -> str:
+        """The same, or its URI in the bucket."""
+        return self.bucket.folder(f"{self.name}/table") if self.bucket else str(self.lake)
 
     def make(self) -> None:
         """Empty, and with what every peer would find in production: a table, a topic."""
@@ -76,7 +91,13 @@ class Target:
         """
         try:
             return typed(self._rows(), self.workload.columns)
-        except (psycopg.Error, DeltaError, pl.exceptions.PolarsError, pa.ArrowException) as error:
+        except (
+            psycopg.Error,
+            DeltaError,
+            pl.exceptions.PolarsError,
+            pa.ArrowException,
+            OSError,
+        ) as error:
             raise MeasurementError(f"its output could not be read: {error}") from error
 
     def _rows(self) -> pl.DataFrame:
@@ -88,6 +109,8 @@ class Target:
         files = self._files()
         if not files:
             raise MeasurementError(f"no files below {self.lake.name}")
+        if self.bucket:
+            return self.bucket.read(files, list(columns))
         if self.workload.raw:
             values = pl.read_parquet(files, columns=["value"])["value"].to_list()
             return parsed(values, columns)
@@ -115,7 +138,11 @@ class Target:
 
     def _files(self) -> list[str]:
         if self.store is Store.DELTA:
-            return [uri.removeprefix("file://") for uri in DeltaTable(self.lake).file_uris()]
+            options = dict(self.bucket.for_delta()) if self.bucket else None
+            table = DeltaTable(self.table, storage_options=options)
+            return [uri.removeprefix("file://") for uri in table.file_uris()]
+        if self.bucket:
+            return [*self.bucket.files(self.table)]
         return [
             str(file)
             for file in self.lake.rglob("*")

@@ -30,6 +30,7 @@ _CONNECTORS = (
     Jar("org.apache.flink", "flink-parquet", FLINK),
     DRIVER,
 )
+_S3 = Jar("org.apache.flink", "flink-s3-fs-hadoop", FLINK)
 #: What flink-parquet needs of others; pyspark holds them.
 _PARQUET = (
     *("parquet-hadoop", "parquet-column", "parquet-common", "parquet-encoding"),
@@ -71,6 +72,8 @@ class Flink(ProgramPeer):
         if not (libraries / "pyflink").is_dir():
             self._pip(libraries)
         self._jars()
+        if self.workload.in_bucket:
+            self._plugins()
         classes = self._folder / "classes"
         compiled = classes / "FlinkJobs.class"
         source = PROGRAMS / "FlinkJobs.java"
@@ -122,6 +125,28 @@ class Flink(ProgramPeer):
             for jar in resolved(those, self._folder, self.room.limit_to_install)
         ]
 
+    def _plugins(self) -> Path:
+        """A folder with the plugin for buckets, in a folder of its own as Flink wants it."""
+        folder = self._folder / "plugins"
+        (folder / "s3").mkdir(parents=True, exist_ok=True)
+        for jar in resolved([_S3], self._folder, self.room.limit_to_install):
+            if not (link := folder / "s3" / jar.name).exists():
+                link.symlink_to(jar)
+        return folder
+
+    def _s3(self) -> Mapping[str, str]:
+        """The cluster's settings for the bucket."""
+        if not self.workload.in_bucket:
+            return {}
+        key, secret = self.room.bucket.keys
+        return {
+            "s3.endpoint": self.room.bucket.endpoint,
+            "s3.endpoint.region": "us-east-1",
+            "s3.access-key": key,
+            "s3.secret-key": secret,
+            "s3.path.style.access": "true",
+        }
+
     def _class_path(self) -> str:
         own = sorted((self._folder / f"libraries-{FLINK}" / "pyflink" / "lib").glob("*.jar"))
         jars = [*own, *self._jars(), *spark_jars(*_PARQUET)]
@@ -129,11 +154,13 @@ class Flink(ProgramPeer):
 
     def command(self) -> Sequence[str]:
         opened = ("java.util", "java.lang", "java.net", "java.time", "java.util.concurrent")
+        plugins = [f"FLINK_PLUGINS_DIR={self._plugins()}"] if self.workload.in_bucket else []
         return [
-            str(find_java().command),
+            *("/usr/bin/env", *plugins, str(find_java().command)),
             *("-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=ERROR", "-Duser.timezone=UTC"),
             *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in opened),
             *("-cp", self._class_path(), "FlinkJobs", _cores()),
+            *(f"{name}={value}" for name, value in self._s3().items()),
         ]
 
     def line(self, topic: Topic, target: Target) -> str:
@@ -158,7 +185,7 @@ class Flink(ProgramPeer):
         if self.store is Store.PARQUET:
             return {
                 "connector": "filesystem",
-                "path": target.lake.as_uri(),
+                "path": target.table if target.bucket else target.lake.as_uri(),
                 "format": "parquet",
                 "parquet.utc-timezone": "true",
             }

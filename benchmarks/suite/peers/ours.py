@@ -66,6 +66,13 @@ class Ours(ProgramPeer):
             "sink": {**self._sink(target), **workload.sink},
             "staging": str(target.folder / "staging"),
         }
+        if target.bucket:
+            key, secret = target.bucket.keys
+            document["storage"] = {
+                "endpoint": target.bucket.endpoint,
+                "access_key_id": key,
+                "secret_access_key": secret,
+            }
         if workload.transform:
             document["transform"] = workload.transform
         if self.mode is Mode.COLD:
@@ -76,7 +83,7 @@ class Ours(ProgramPeer):
 
     def _sink(self, target: Target) -> Mapping[str, Any]:
         if self.store is Store.DELTA:
-            return {"type": "delta", "path": str(target.lake)}
+            return {"type": "delta", "path": target.table}
         if self.store is Store.KAFKA:
             return {
                 "type": "kafka",

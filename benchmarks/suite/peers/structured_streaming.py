@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
+from benchmarks.suite.bucket import Bucket
 from benchmarks.suite.jars import Jar, resolved
 from benchmarks.suite.peers.peer import ProgramPeer
 from benchmarks.suite.room import PROGRAMS, STATE
@@ -16,6 +17,7 @@ from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
 from benchmarks.suite.workloads.workload import Workload
+from eo_pipeline.embedded.jars import spark_s3_jars
 from eo_pipeline.spark.connector import spark_connector_jars
 
 DELTA = Jar("io.delta", "delta-spark_2.13", "4.0.0", alone=False)
@@ -52,6 +54,8 @@ class StructuredStreaming(ProgramPeer):
         own = resolved([DELTA, DRIVER], folder, self.room.limit_to_install)
         if self.workload.streaming and (more := self.workload.streaming.jars):
             own += resolved(more, folder, self.room.limit_to_install)
+        if self.workload.in_bucket:
+            own += spark_s3_jars(STATE)
         # Scala's library is Spark's own
         return [jar for jar in own if "scala-library" not in jar.name] + [
             *spark_connector_jars(STATE)
@@ -69,10 +73,12 @@ class StructuredStreaming(ProgramPeer):
             "topic": topic.name,
             "views": query.views,
             "query": query.query,
+            "settings": _s3a(target.bucket) if target.bucket else {},
             "checkpoint": str(target.folder / "checkpoint"),
         }
         if self.store is Store.DELTA:
-            place = {"path": str(target.lake), "partition_by": query.partition_by}
+            path = target.table.replace("s3:", "s3a:")
+            place = {"path": path, "partition_by": query.partition_by}
             return json.dumps({**job, "sink": "delta", **place})
         if self.store is Store.KAFKA:
             return json.dumps({**job, "sink": "kafka", "output": target.name})
@@ -83,6 +89,18 @@ class StructuredStreaming(ProgramPeer):
         if query.key:
             job |= {"sink": "upsert", "key": query.key, "dsn": target.dsn}
         return json.dumps(job)
+
+
+def _s3a(bucket: Bucket) -> Mapping[str, str]:
+    """Hadoop's settings for the bucket."""
+    key, secret = bucket.keys
+    return {
+        "spark.hadoop.fs.s3a.endpoint": bucket.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+        "spark.hadoop.fs.s3a.access.key": key,
+        "spark.hadoop.fs.s3a.secret.key": secret,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+    }
 
 
 def jdbc_url(target: Target) -> str:

@@ -3,8 +3,11 @@ import java.io.InputStreamReader;
 import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Map;
 
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.core.fs.FileSystem;
+import org.apache.flink.core.plugin.PluginUtils;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 import org.apache.flink.runtime.minicluster.MiniClusterConfiguration;
 import org.apache.flink.table.api.EnvironmentSettings;
@@ -15,18 +18,24 @@ import org.apache.flink.table.api.TableEnvironment;
  *
  * <p>A line is the path of a file of SQL statements, divided by lines of a single semicolon. The
  * last one is the job. Its seconds, from reading the file to the job's end, are printed.
+ * Arguments: the number of slots, and settings of the cluster as name=value.
  */
 public final class FlinkJobs {
     private FlinkJobs() {}
 
     public static void main(String[] arguments) throws Exception {
-        Configuration settings = Configuration.fromMap(java.util.Map.of(
+        Configuration settings = Configuration.fromMap(Map.of(
                 "rest.address", "127.0.0.1",
                 "rest.bind-address", "127.0.0.1",
                 "rest.bind-port", "0",
                 "taskmanager.numberOfTaskSlots", arguments[0],
                 "taskmanager.memory.network.min", "128mb",
                 "taskmanager.memory.network.max", "128mb"));
+        for (int place = 1; place < arguments.length; place++) {
+            String[] pair = arguments[place].split("=", 2);
+            settings.setString(pair[0], pair[1]);
+        }
+        FileSystem.initialize(settings, PluginUtils.createPluginManagerFromRootFolder(settings));
         MiniClusterConfiguration size = new MiniClusterConfiguration.Builder()
                 .setConfiguration(settings)
                 .setNumTaskManagers(1)
@@ -57,7 +66,7 @@ public final class FlinkJobs {
     }
 
     private static void run(Path script, URI cluster) throws Exception {
-        Configuration settings = Configuration.fromMap(java.util.Map.of(
+        Configuration settings = Configuration.fromMap(Map.of(
                 "execution.target", "remote",
                 "rest.address", cluster.getHost(),
                 "rest.port", Integer.toString(cluster.getPort())));

@@ -1,9 +1,9 @@
 """Spark Structured Streaming, ``Trigger.AvailableNow``: a query for each line of stdin.
 
-A line is ``{"bootstrap", "topic", "views", "query", "sink", "checkpoint", ...}`` with what the sink
-needs: ``path`` and ``partition_by`` (delta), ``url`` and ``table`` (jdbc; for upsert ``key`` and
-``dsn`` too), ``output`` (kafka). ``query`` is SQL over the
-stream ``kafka`` and the views. Argument: the jars, divided by commas.
+A line is ``{"bootstrap", "topic", "views", "query", "settings", "sink", "checkpoint", ...}`` with
+what the sink needs: ``path`` and ``partition_by`` (delta), ``url`` and ``table`` (jdbc; for upsert
+``key`` and ``dsn`` too), ``output`` (kafka). ``query`` is SQL over the stream ``kafka`` and the
+views; ``settings`` of the first job are Spark's. Argument: the jars, divided by commas.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SETTINGS = {
 JDBC = {"batchsize": "10000", "driver": "org.postgresql.Driver"}
 
 
-def session(jars: str) -> SparkSession:
+def session(jars: str, more: dict[str, str]) -> SparkSession:
     """Spark on this machine's cores."""
     builder = SparkSession.Builder().master("local[*]").config("spark.jars", jars)
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **more}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -111,8 +111,9 @@ def main() -> None:
     spark = None
     for line in sys.stdin:
         started = time.perf_counter()
-        spark = spark or session(jars)
-        run(spark, json.loads(line))
+        job = json.loads(line)
+        spark = spark or session(jars, job["settings"])
+        run(spark, job)
         sys.stdout.write(json.dumps({"seconds": time.perf_counter() - started}) + "\n")
         sys.stdout.flush()
     if spark is not None:

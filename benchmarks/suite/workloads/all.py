@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.suite.workloads.avro import AVRO
+from benchmarks.suite.workloads.bucket import BUCKET
 from benchmarks.suite.workloads.dead_letters import DEAD_LETTERS
 from benchmarks.suite.workloads.keys import KEYS
 from benchmarks.suite.workloads.nested import NESTED
@@ -23,4 +24,5 @@ WORKLOADS: Sequence[Workload] = (
     DEAD_LETTERS,
     UPSERT,
     PARTITIONED,
+    BUCKET,
 )

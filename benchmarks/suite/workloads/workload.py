@@ -103,7 +103,9 @@ class Workload:
     raw: bool = False
     #: the column by which files lie in folders
     partition_by: str = ""
-    #: whom it is measured with
+    #: lake tables lie in a bucket
+    in_bucket: bool = False
+    #: where it is measured
     stores: Sequence[Store] = EVERYWHERE
 
     def records_of(self, plain: int) -> int:

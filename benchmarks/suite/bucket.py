@@ -1,0 +1,91 @@
+"""A bucket on this machine, as far away as one in the same region."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+from pyarrow.fs import FileSelector, FileType, S3FileSystem
+
+from benchmarks.suite.link import SlowLink
+from eo_pipeline.embedded.object_store import EmbeddedObjectStore
+
+#: A request's way there and back.
+DELAY_S = 0.005
+_NAME = "bench"
+_REGION = "us-east-1"
+
+
+class Bucket:
+    """A running object store with one bucket, empty; everything below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self._store = EmbeddedObjectStore(folder)
+        self._store.start()
+        self._store.bucket(_NAME)
+        self._link = SlowLink(self._store.port, DELAY_S)
+
+    def stop(self) -> None:
+        """Remove all that is in it, too."""
+        self._link.close()
+        self._store.stop()
+        shutil.rmtree(self._store.folder, ignore_errors=True)
+
+    def folder(self, name: str) -> str:
+        """The URI of a folder, which need not be there."""
+        return f"s3://{_NAME}/{name}"
+
+    @property
+    def endpoint(self) -> str:
+        """The slow link, for peers."""
+        return f"http://{self._store.host}:{self._link.port}"
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The access key and its secret."""
+        storage = self._store.storage
+        assert storage.access_key_id is not None
+        assert storage.secret_access_key is not None
+        return (
+            storage.access_key_id.get_secret_value(),
+            storage.secret_access_key.get_secret_value(),
+        )
+
+    def for_delta(self) -> Mapping[str, str]:
+        """What delta-rs needs to read back, without the delay."""
+        key, secret = self.keys
+        return {
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            "aws_region": _REGION,
+            "aws_endpoint_url": f"http://{self._store.host}:{self._store.port}",
+            "aws_allow_http": "true",
+        }
+
+    def files(self, uri: str) -> Sequence[str]:
+        """The URIs of all files below a folder."""
+        selector = FileSelector(uri.removeprefix("s3://"), allow_not_found=True, recursive=True)
+        found = self._files().get_file_info(selector)
+        return [f"s3://{each.path}" for each in found if each.type is FileType.File]
+
+    def read(self, uris: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
+        """The rows of Parquet files, without the delay."""
+        files = self._files()
+        parts = []
+        for uri in uris:
+            with files.open_input_stream(uri.removeprefix("s3://")) as stream:
+                parts.append(pl.read_parquet(stream.read(), columns=[*columns]))
+        return pl.concat(parts)
+
+    def _files(self) -> S3FileSystem:
+        key, secret = self.keys
+        return S3FileSystem(
+            access_key=key,
+            secret_key=secret,
+            region=_REGION,
+            scheme="http",
+            endpoint_override=f"{self._store.host}:{self._store.port}",
+        )
