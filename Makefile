@@ -83,7 +83,7 @@ mutants: $(VENV)/.ready-dev ## break each rule of the engine once, and see that 
 	@$(DEMO) setup
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: an hour or more
+bench: $(VENV)/.ready-dev ## us and the peers on one topic, into docs/benchmarks.md: some hours
 	@$(DEMO) setup
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
