@@ -65,7 +65,11 @@ TRANSFORM = Workload(
             " note FROM records JOIN countries AS c ON country = c.code WHERE country <> 'ZA'"
         ),
         # of a bounded topic: else the join keeps all records in its state
-        settings={"execution.runtime-mode": "batch"},
+        settings={
+            "execution.runtime-mode": "batch",
+            # else the planner reads so few bytes with one task, on one core
+            "execution.batch.adaptive.auto-parallelism.enabled": "false",
+        },
     ),
     streaming=StreamingQuery(
         "SELECT /*+ BROADCAST(countries) */ id, upper(customer) AS customer, country, "
