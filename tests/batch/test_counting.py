@@ -211,6 +211,7 @@ def test_records_are_read_once_if_they_prove_complete_or_take_a_plain_way(
 
 
 @pytest.mark.core(only=["1"])
+@pytest.mark.usefixtures("by_plan")
 @pytest.mark.parametrize("silent", [1, 2, stage.STAGING_TRIES])
 def test_a_job_that_does_not_say_what_it_made_is_run_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, silent: int

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import Bench, left_over, spark_has_begun
-from tests.support.servers import found_below, wait_until
+from tests.support.engine import Bench, left_over, spark_has_begun, staged_folders
+from tests.support.servers import wait_until
 
 
 @pytest.mark.parametrize("kills", [1, 2])
@@ -38,4 +38,4 @@ def killed(bench: Bench) -> None:
 
 
 def folders(bench: Bench) -> set[Path]:
-    return found_below(Path(bench.config["staging"]), "_temporary/0/_temporary/*")
+    return staged_folders(Path(bench.config["staging"]))

@@ -24,7 +24,14 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.runs.report import CheckpointReport, Observer, PhaseTimes, RunReport
 from eo_pipeline.runs.runner import Runner
 from eo_pipeline.spark import interrupts
-from tests.support.engine import Bench, Table, left_over, spark_is_free, staged_attempts
+from tests.support.engine import (
+    Bench,
+    Table,
+    left_over,
+    spark_is_free,
+    staged_attempts,
+    staged_folders,
+)
 from tests.support.registry import AvroTopic, record
 from tests.support.servers import MakeDatabase, wait_until
 from tests.support.topics import delete_records
@@ -257,7 +264,7 @@ def test_an_interrupted_run_leaves_no_job_and_nothing_staged(bench: Bench) -> No
 
 def writes_files_of(bench: Bench, version: int) -> bool:
     folder = folder_of(bench, version)
-    return bool(folder and list(folder.glob("rows/_temporary/0/_temporary/*")))
+    return bool(folder and staged_folders(folder))
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -178,12 +178,12 @@ def test_no_rows_have_a_checksum_too(rows: DataFrame) -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (lambda df: df.drop("text"), "'text' is not there"),
+        (lambda df: df.drop("text"), "'text' is missing"),
         (lambda df: df.withColumn("text", F.lit(1)), "'text': it was string, and is int"),
         (lambda df: df.withColumn("big", F.lit("1")), "'big': it was bigint, and is string"),
         (
             lambda df: df.withColumn("point", F.col("point").dropFields("y")),
-            "'point': 'y' is not there",
+            "'point': 'y' is missing",
         ),
     ],
 )

@@ -24,8 +24,8 @@ from eo_pipeline.embedded.ports import HOST, free_port
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.spark import interruptible, interrupts
 from eo_pipeline.spark.connector import spark_connector_jars
-from tests.support.engine import Bench
-from tests.support.servers import STATE, found_below, wait_until
+from tests.support.engine import Bench, staged_folders
+from tests.support.servers import STATE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -238,7 +238,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_run_and_the_next_one_connects
         spark={"remote": with_token(server, TOKEN), "connect_timeout": 2},
     )
     running.start()
-    wait_until(lambda: bool(found_below(tmp_path / "staging", "_temporary")))
+    wait_until(lambda: bool(staged_folders(tmp_path / "staging")))
     server.kill()
     lost = running.result()
     assert (lost["kind"], lost["retryable"]) == ("SparkUnavailableError", True), lost
@@ -267,7 +267,7 @@ def test_a_server_that_is_started_again_in_the_middle_of_a_job_is_a_lost_one(
         spark={"remote": with_token(server, TOKEN), "connect_timeout": 60},
     )
     running.start()
-    wait_until(lambda: bool(found_below(tmp_path / "staging", "_temporary")))
+    wait_until(lambda: bool(staged_folders(tmp_path / "staging")))
     server.kill()
     server.start()
     lost = running.result()

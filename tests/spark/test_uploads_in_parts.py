@@ -163,7 +163,7 @@ def test_parts_that_never_get_through_end_the_run_and_the_upload(uploads: Upload
 
 
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("word", [SECOND_PART, b"_temporary"], ids=["a part", "the first file"])
+@pytest.mark.parametrize("word", [SECOND_PART, b"/rows/part-"], ids=["a part", "the first file"])
 def test_a_store_that_hangs_while_rows_are_staged_ends_the_run(
     uploads: Uploads, word: bytes
 ) -> None:

@@ -326,7 +326,12 @@ def bench(spark_server: EmbeddedSpark, events: Topic, database: str, tmp_path: P
 
 def spark_has_begun(bench: Bench) -> bool:
     """Tasks write files of a batch, of a pipeline that stages files."""
-    return bool(found_below(Path(bench.config["staging"]), "_temporary/0/_temporary/*"))
+    return bool(staged_folders(Path(bench.config["staging"])))
+
+
+def staged_folders(folder: Path) -> set[Path]:
+    """Folders below ``folder`` that tasks write rows to, their own or Spark's."""
+    return found_below(folder, "rows") | found_below(folder, "_temporary/0/_temporary/*")
 
 
 def spark_is_free(bench: Bench) -> None:

@@ -9,8 +9,11 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.TaskContext;
+import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
@@ -163,8 +166,10 @@ public class StagedRows implements TableProvider {
         }
 
         public Object apply() {
+            RDD rows = plan.toRdd();
+            writer.begin();
             return session.sparkContext().runJob(
-                plan.toRdd(), writer, scala.reflect.ClassTag$.MODULE$.apply(String.class));
+                rows, writer, scala.reflect.ClassTag$.MODULE$.apply(String.class));
         }
     }
 
@@ -180,6 +185,19 @@ public class StagedRows implements TableProvider {
             this.folder = folder;
             this.columns = columns;
             this.conf = conf;
+        }
+
+        /** Once, and not by each task; where folders are things of their own. */
+        void begin() {
+            Path path = new Path(folder);
+            try {
+                FileSystem files = path.getFileSystem(conf.value());
+                if (files instanceof LocalFileSystem || "hdfs".equals(files.getScheme())) {
+                    files.mkdirs(path);
+                }
+            } catch (IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
         }
 
         public Object apply(Object context, Object rows) {
