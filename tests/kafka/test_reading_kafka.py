@@ -243,7 +243,7 @@ def test_more_dead_letters_than_the_limit_fail_the_run(bench: Bench) -> None:
     for value, _ in BAD:
         bench.topic.write_value(value)
     source = {"on_bad_record": "dead_letter", "dead_letter_limit": len(BAD) - 1}
-    with pytest.raises(BadRecordError, match=r"More than source.dead_letter_limit \(6\)"):
+    with pytest.raises(BadRecordError, match=r"raise source.dead_letter_limit \(6 a checkpoint\)"):
         bench.pipeline(source=source).run()
     assert bench.table.versions() == [0]
 
