@@ -12,22 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from eo_pipeline.batch import checksum
 from eo_pipeline.batch.checksum import HashedRows
@@ -35,7 +27,7 @@ from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.decode import KAFKA_COLUMN
 from eo_pipeline.batch.native_decode import (
     FORMAT,
-    HEADERS,
+    RECORD,
     NativeDecoder,
     hadoop_options,
     read_counts,
@@ -56,18 +48,16 @@ from eo_pipeline.staging.rows import StagedTable
 
 _STAGED, _TOTALS = "eo.pipeline.StagedRows", "eo.pipeline.Totals"
 
+#: Counts of the parts of a job.
+Parts = list[dict[str, Any]]
+
 log = logging.getLogger(__name__)
 
 #: Kafka's part of a row, as ``Decoded.good`` gives it.
-_KAFKA = (
-    StructType()
-    .add("topic", StringType())
-    .add("partition", IntegerType())
-    .add("offset", LongType())
-    .add("timestamp", TimestampType())
-    .add("timestamp_type", IntegerType())
-    .add("key", BinaryType())
-    .add("headers", HEADERS)
+_KAFKA = StructType(
+    [RECORD[name] for name in ("topic", "partition", "offset", "timestamp")]
+    + [StructField("timestamp_type", RECORD["timestampType"].dataType)]
+    + [RECORD[name] for name in ("key", "headers")]
 )
 
 
@@ -96,8 +86,13 @@ class DecodedSource:
         frame = spark.read.format(FORMAT).options(**{**options, **ours}).load()
         return cls(with_known_schema(frame, schema), totals)
 
+    def counted(self) -> Parts:
+        """Read all records, of which a transform did not take all, for their totals."""
+        interruptible(self.frame.sparkSession, self.frame.groupBy().count().collect)
+        return _totals(self.frame.sparkSession, self.totals)
+
     @staticmethod
-    def seen(parts: Sequence[Mapping[str, Any]]) -> ReadCounts | None:
+    def seen(parts: Parts) -> ReadCounts | None:
         """Return the counts of the read from the ``parts`` of its totals; None if not all records
         were read.
         """
@@ -106,7 +101,7 @@ class DecodedSource:
         return read_counts(counted) if whole == len(counted) else None
 
 
-def _totals(spark: SparkSession, name: str) -> list[dict[str, Any]]:
+def _totals(spark: SparkSession, name: str) -> Parts:
     frame = spark.read.format(_TOTALS).options(**{"eo.totals": name}).load()
     return [json.loads(row["part"]) for row in interruptible(spark, frame.collect)]
 
@@ -145,7 +140,7 @@ class CountedRows:
         layout: tuple[str, ...],
         as_staged: Callable[[StructType], StructType] | None,
         read: str,
-    ) -> tuple[StagedTable, list[dict[str, Any]]] | None:
+    ) -> tuple[StagedTable, Parts] | None:
         """Stage the rows in files of ``attempt``, laid out by the columns ``layout``; return also
         the totals of what was ``read``. None if Spark must stage them without us.
         """
@@ -188,7 +183,7 @@ class CountedRows:
         columns = self._hashed.columns if self._hashed else {}
         return checksum.checksum(columns, self._hashes) if columns else None
 
-    def _count(self, parts: Sequence[Mapping[str, Any]]) -> None:
+    def _count(self, parts: Parts) -> None:
         sums = {name: sum(part[name] for part in parts) for name in ("rows", "unfit")}
         hashes = checksum.total(map(checksum.summed, parts))
         self.rows, self._hashes = sums["rows"], hashes

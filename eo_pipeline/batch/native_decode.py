@@ -29,7 +29,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from eo_pipeline._lazy import pa, pq
 from eo_pipeline.batch import checksum
 from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
@@ -51,10 +50,10 @@ from eo_pipeline.storage.paths import Place
 #: Data source of decoded records; without the name of totals it has the columns of its ``schema``.
 FORMAT = "eo.pipeline.DecodedRanges"
 
-HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 
 #: Columns of Spark's Kafka source.
-_RECORD = (
+RECORD = (
     StructType()
     .add("key", BinaryType())
     .add("value", BinaryType())
@@ -63,7 +62,7 @@ _RECORD = (
     .add("offset", LongType())
     .add("timestamp", TimestampType())
     .add("timestampType", IntegerType())
-    .add("headers", HEADERS)
+    .add("headers", _HEADERS)
 )
 
 _SUMMED = ("records", "bytes", "key_bytes", "good", "bad", "skipped")
@@ -193,30 +192,18 @@ def read_counts(parts: Sequence[Mapping[str, Any]]) -> ReadCounts:
     )
 
 
-def why_not(parts: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why nothing of this counts; None if it does."""
-    return next((part["why"] for part in parts if part.get("why")), None)
-
-
 def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:
     """Return the options of files in ``folder``, as our data sources take them."""
     options = {**parquet_options(spark), **(options_of(folder) if folder else {})}
     return {f"eo.hadoop.{name}": value for name, value in options.items()}
 
 
-def held_rows(files: Sequence[bytes], schema: pa.Schema) -> StagedTable:
-    """Return the rows of Parquet ``files`` in memory."""
-    # a dataset, which read_table makes, would load pandas: a fifth of a second in a new process
-    tables = [pq.ParquetFile(pa.BufferReader(file)).read().cast(schema) for file in files]
-    return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
-
-
 def _judge(spark: SparkSession, source: KafkaSource, sink: Sink) -> Judge:
     """Return the judge of the records of ``source``; made once in a session."""
     known = _judges.setdefault(spark, {})
-    names = ("value_schema", "unknown_fields", "tombstones", "on_bad_record", "key_format")
-    decides = {name: str(getattr(source, name)) for name in names}
-    decides["sink"] = f"{type(sink).__qualname__} {sink.keeps_every_row}"
+    names = ("value_schema", "unknown_fields", "tombstones")
+    decides: dict[str, Any] = {name: getattr(source, name) for name in names}
+    decides["hashed"] = [field.name for field in RECORD if sink.gives_back(field.dataType)]
     text = json.dumps(decides)
     if text not in known:
         view = f"_eo_judge_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -225,7 +212,7 @@ def _judge(spark: SparkSession, source: KafkaSource, sink: Sink) -> Judge:
 
 
 def _made(spark: SparkSession, source: KafkaSource, sink: Sink, view: str) -> Judge:
-    shape = spark.read.format(FORMAT).options(**{"eo.schema": _RECORD.json()}).load()
+    shape = spark.read.format(FORMAT).options(**{"eo.schema": RECORD.json()}).load()
     decoded = decode(shape, source)
     letters = decoded.dead_letters(0)
     hashed = HashedRows.of_dead_letters(letters, sink)

@@ -214,19 +214,18 @@ class Stager:
         ):
             return staged_fast
         decoder = None if fast_path or few else self._native_decoder(spark, entry)
-        if (
-            attempt
-            and decoder
-            and (staged_decoded := self._stage_decoded(spark, decoder, entry, attempt))
-        ):
-            return staged_decoded
+        native = (
+            self._stage_decoded(spark, decoder, entry, attempt) if decoder and attempt else None
+        )
+        if isinstance(native, tuple):
+            return native
         read = fetched_alone if self.reads_alone else fetched
         small = read(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
         first = _AGAIN if fast_path or decoder or self.reads_alone else "error"
-        staged = ready._stage(decoded, ranges, entry, attempt, first)
+        staged = native or ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadSchemas):
             decoded = self._decoded(spark, entry, small, staged)
             staged = ready._stage(decoded, ranges, entry, attempt, _AGAIN)
@@ -268,8 +267,10 @@ class Stager:
         decoder: NativeDecoder,
         entry: LedgerEntry,
         attempt: Attempt,
-    ) -> tuple[StagedOutput, Counts] | None:
-        """Stage the records that ``decoder`` decodes; None if Spark's plan must."""
+    ) -> tuple[StagedOutput, Counts] | InvalidRows | None:
+        """Stage the records that ``decoder`` decodes; None if Spark's plan must. Return the rows
+        that do not fit, if there are some.
+        """
         tasks = self._tasks(spark, entry.ranges, entry.offsets)
         options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
         source = DecodedSource.of(spark, decoder, options)
@@ -285,10 +286,16 @@ class Stager:
         )
         layout = ready.sink.partition_columns
         staged = result.stage(attempt, layout, self.as_staged, source.totals)
-        seen = source.seen(staged[1]) if staged else None
-        if staged is None or seen is None or result.unfit:
+        if staged is None:
             return None
+        if result.unfit:
+            return result.unfit
         rows, parts = staged
+        seen = source.seen(parts)
+        if seen is None:
+            parts = DecodedSource.of(spark, decoder, options).counted()
+            seen = source.seen(parts)
+        assert seen is not None, "an action without a transform reads all"
         refuse_bad(seen, self.source)
         refuse_other_rows(result.rows, rows, entry.checkpoint)
         dead, dead_checksum = decoder.dead_letters(parts, seen, attempt)
@@ -420,11 +427,7 @@ class Stager:
         return result
 
     def _rows(
-        self,
-        result: RowCounter,
-        entry: LedgerEntry,
-        attempt: Attempt | None,
-        first: str,
+        self, result: RowCounter, entry: LedgerEntry, attempt: Attempt | None, first: str
     ) -> StagedTable:
         """The rows, staged, as many as the job made; again if Spark did not say how many.
 

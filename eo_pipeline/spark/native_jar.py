@@ -41,6 +41,7 @@ CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
+    "DeadLetters.java",
     "DecodedRanges.java",
     "Decoding.java",
     "Hashes.java",
@@ -48,7 +49,7 @@ _SOURCES = (
     "Judge.java",
     "KafkaRanges.java",
     "LaterExtensions.java",
-    "Letters.java",
+    "OptionsTable.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
     "OrdinaryScanner.java",

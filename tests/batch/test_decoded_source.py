@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline import DeltaSink, PostgresSink
 from eo_pipeline.batch.stage import Stager
+from eo_pipeline.batch.validation import InvalidRows
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
@@ -36,6 +37,7 @@ def native(world: World, stager: Stager) -> Staged | None:
     done = stager._stage_decoded(world.spark, decoder, world.entry(), world._attempt())
     if done is None:
         return None
+    assert isinstance(done, tuple)
     assert done[0].rows is not None
     return Staged(done[0].rows, done[1], done[0].dead_letters)
 
@@ -88,6 +90,8 @@ TRANSFORMS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "action": acting,
     "python": by_python,
     "twice": lambda rows: rows.union(rows.where("id < 10")),
+    "one task": lambda rows: rows.coalesce(1),
+    "cached": lambda rows: rows.cache(),
     "sorted": lambda rows: rows.orderBy(F.desc("id")),
     "nothing": lambda rows: rows.where("id < 0"),
 }
@@ -97,14 +101,20 @@ TRANSFORMS: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_gets_the_same_records(world: World, name: str) -> None:
     for partition in range(3):
-        world.write([value(n) for n in range(40)], partition)
+        world.write([value(n) for n in range(40)] + [b"?"], partition)
     tag = "tag" if name == "explode" else "id"
-    same(world, transformed(world, TRANSFORMS[name]), sort=tag)
+    ours = same(world, transformed(world, TRANSFORMS[name], on_bad_record="dead_letter"), sort=tag)
+    assert ours.counts.dead_letters == 3
 
 
-def test_records_that_a_transform_does_not_take_are_counted_by_sparks_plan(world: World) -> None:
-    world.write([value(n) for n in range(40)])
-    assert native(world, transformed(world, lambda rows: rows.limit(3))) is None
+@pytest.mark.core
+def test_records_that_a_transform_does_not_take_are_counted_by_a_second_job(world: World) -> None:
+    world.write([value(n) for n in range(40)] + [b"?"])
+    source = {"on_bad_record": "dead_letter"}
+    first = transformed(world, lambda rows: rows.limit(3), **source)
+    assert same(world, first).counts.records == 41
+    none = transformed(world, lambda rows: rows.where(F.lit(False)), **source)
+    assert same(world, none).counts.dead_letters == 1
 
 
 @pytest.mark.core
@@ -118,6 +128,7 @@ def test_bad_records_are_set_aside_where_they_are_read(world: World) -> None:
     assert ours.counts.dead_letters_checksum is not None
 
 
+@pytest.mark.core
 def test_a_file_of_dead_letters_that_is_gone_is_noticed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,10 +176,20 @@ def test_metrics_that_a_user_observes_are_left_to_sparks_plan(world: World) -> N
     assert native(world, seen) is None
 
 
-def test_rows_that_do_not_fit_are_left_to_sparks_plan(world: World) -> None:
+def test_rows_that_do_not_fit_are_found_by_the_same_tasks(world: World) -> None:
     world.write([value(1), b'{"id": 2, "name": "a\\u0000b"}'])
     sink = PostgresSink(dsn="postgresql://localhost/none", table="t")
-    assert native(world, replace(world.stager(SCHEMA), sink=sink)) is None
+    stager = replace(world.stager(SCHEMA, on_bad_record="dead_letter"), sink=sink)
+    decoder = stager._native_decoder(world.spark, world.entry())
+    assert decoder is not None
+    unfit = stager._stage_decoded(world.spark, decoder, world.entry(), world._attempt())
+    assert isinstance(unfit, InvalidRows)
+    assert (unfit.rows, unfit.example["offset"]) == (1, 1)
+    output, counts = stager.stage(world.spark, world.entry(), world._attempt())
+    whole = Staged(cast(StagedTable, output.rows), counts, output.dead_letters)
+    plan = world.by_plan(stager)
+    assert (whole.counts, whole.letters) == (plan.counts, plan.letters)
+    assert whole.counts.dead_letters == 1
 
 
 def test_a_session_is_left_without_views(world: World, spark: SparkSession) -> None:

@@ -216,7 +216,7 @@ MUTANTS = (
         "eo_pipeline/batch/decoded_source.py",
         "return read_counts(counted) if whole == len(counted) else None",
         "return read_counts(counted)",
-        (f"{_DECODED}::test_records_that_a_transform_does_not_take_are_counted_by_sparks_plan",),
+        (f"{_DECODED}::test_records_that_a_transform_does_not_take_are_counted_by_a_second_job",),
     ),
     Mutant(
         "letters-complete",

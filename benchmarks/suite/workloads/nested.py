@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from benchmarks.suite.records import COLUMNS
 from benchmarks.suite.stores import Store
 from benchmarks.suite.workloads.plain import parsed
 from benchmarks.suite.workloads.workload import FlinkJob, StreamingQuery, Workload, as_json
@@ -31,12 +32,7 @@ _NESTED: dict[str, pl.DataType] = {
 }
 _MAPS = {"labels": "STRING", "scores": "BIGINT"}
 _FLAT: dict[str, pl.DataType] = {
-    "id": pl.Int64(),
-    "customer": pl.String(),
-    "country": pl.String(),
-    "amount": pl.Float64(),
-    "at_ms": pl.Int64(),
-    "note": pl.String(),
+    **COLUMNS,
     **{f"text_{n}": pl.String() for n in range(5)},
     **{f"number_{n}": pl.Int64() for n in range(5)},
     **{f"share_{n}": pl.Float64() for n in range(4)},

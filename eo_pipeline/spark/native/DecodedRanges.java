@@ -4,14 +4,10 @@ import java.io.IOException;
 import java.io.Serializable;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Map;
-import java.util.Set;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
@@ -40,34 +36,19 @@ public class DecodedRanges implements TableProvider {
     static final String KAFKA = "_kafka";
 
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        return schema(options.asCaseSensitiveMap());
-    }
-
-    private static StructType schema(Map options) {
-        return (StructType) DataType.fromJson((String) options.get(KafkaRanges.PREFIX + "schema"));
+        return (StructType) DataType.fromJson(options.get(KafkaRanges.PREFIX + "schema"));
     }
 
     public Table getTable(StructType schema, Transform[] partitioning, Map properties) {
         return new Records(schema);
     }
 
-    static class Records implements Table, SupportsRead {
+    static class Records extends OptionsTable {
         private final StructType columns;
 
         Records(StructType columns) {
+            super("DecodedRanges", columns);
             this.columns = columns;
-        }
-
-        public String name() {
-            return "DecodedRanges";
-        }
-
-        public StructType schema() {
-            return columns;
-        }
-
-        public Set capabilities() {
-            return new HashSet(Arrays.asList(new Object[] {TableCapability.BATCH_READ}));
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -133,7 +114,7 @@ public class DecodedRanges implements TableProvider {
         }
 
         public PartitionReaderFactory createReaderFactory() {
-            return new Readers(kafka.createReaderFactory(), new Rows(options, columns, read));
+            return new Readers(kafka.createReaderFactory(), new Rows(options, read));
         }
     }
 
@@ -148,20 +129,14 @@ public class DecodedRanges implements TableProvider {
         /** Of Kafka's columns that are read: their places in Kafka's record. */
         private final int[] ofKafka;
 
-        Rows(CaseInsensitiveStringMap options, StructType columns, StructType read) {
-            StructType values = new StructType();
-            for (int i = 0; i < columns.size(); i++) {
-                if (!columns.apply(i).name().equals(KAFKA)) {
-                    values = values.add(columns.apply(i));
-                }
-            }
-            decoding = new Decoding(options, values);
+        Rows(CaseInsensitiveStringMap options, StructType read) {
+            decoding = new Decoding(options);
             totals = Totals.of(options.get(KafkaRanges.PREFIX + "totals"));
             places = new int[read.size()];
             int[] found = new int[0];
             for (int i = 0; i < places.length; i++) {
                 boolean isKafka = read.apply(i).name().equals(KAFKA);
-                places[i] = isKafka ? -1 : values.fieldIndex(read.apply(i).name());
+                places[i] = isKafka ? -1 : decoding.columns.fieldIndex(read.apply(i).name());
                 if (isKafka) {
                     found = kafkas((StructType) read.apply(i).dataType());
                 }
@@ -248,10 +223,6 @@ public class DecodedRanges implements TableProvider {
                     if (values != null) {
                         fill(values, record);
                         return true;
-                    }
-                    if (decoder.why() != null) {
-                        next = part.ranges.length; // what is asked for once more need not be read on
-                        break;
                     }
                 }
                 reader.close();

@@ -1,8 +1,10 @@
 package eo.pipeline;
 
+import java.util.Arrays;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
+import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -30,49 +32,29 @@ public class OrdinaryFunctions implements FunctionCatalog {
     }
 
     public UnboundFunction loadFunction(Identifier identifier) {
-        boolean counts = identifier.namespace().length == 1 && identifier.namespace()[0].equals("rows");
-        return counts ? new ForRows(identifier.name()) : new ForSchemas(identifier.name());
+        boolean counts = Arrays.equals(identifier.namespace(), new String[] {"rows"});
+        String told = identifier.name();
+        return new Ready(counts ? (ScalarFunction) new RowCounting(told) : new OrdinaryJson(told));
     }
 
-    /** The function that is told by its name what to read. */
-    static class ForSchemas implements UnboundFunction {
-        private final String told;
+    /** A function that is the same for all arguments. */
+    static class Ready implements UnboundFunction {
+        private final ScalarFunction function;
 
-        ForSchemas(String told) {
-            this.told = told;
+        Ready(ScalarFunction function) {
+            this.function = function;
         }
 
         public String name() {
-            return "ordinary_json";
+            return function.name();
         }
 
         public String description() {
-            return "ordinary_json(binary): the record, or what it is judged by";
+            return function.name();
         }
 
         public BoundFunction bind(StructType arguments) {
-            return new OrdinaryJson(told);
-        }
-    }
-
-    /** The function that counts rows into the totals of its name. */
-    static class ForRows implements UnboundFunction {
-        private final String totals;
-
-        ForRows(String totals) {
-            this.totals = totals;
-        }
-
-        public String name() {
-            return "count_row";
-        }
-
-        public String description() {
-            return "count_row(hash, why, topic, partition, offset): true";
-        }
-
-        public BoundFunction bind(StructType arguments) {
-            return new RowCounting(totals);
+            return function;
         }
     }
 }

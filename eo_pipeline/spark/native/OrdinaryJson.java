@@ -56,8 +56,8 @@ import scala.collection.immutable.Map;
  */
 public class OrdinaryJson implements ScalarFunction {
     private static final JsonFactory FACTORY = JsonFactory.builder().build();
-    private static final int EARLIEST_YEAR = 1600;
-    private static final long MICROS_OF_A_DAY = 86400000000L;
+    static final int EARLIEST_YEAR = 1600;
+    static final long MICROS_OF_A_DAY = 86400000000L;
     private static final int DIGITS_OF_EXPONENT = 3;
 
     private final String told;

@@ -30,6 +30,7 @@ final class Plain {
     static final int DECIMAL = 7;
     static final int DATE = 8;
 
+    private static final int NONE = -1;
     private static final long SEED = 42L;
     private static final int DIGITS_OF_LONG = 18;
 
@@ -37,13 +38,18 @@ final class Plain {
     }
 
     static boolean isPlain(DataType type) {
-        return type instanceof StringType || type instanceof LongType || type instanceof TimestampType
-            || type instanceof DateType || type instanceof IntegerType || type instanceof ShortType
-            || type instanceof ByteType || type instanceof DoubleType || type instanceof FloatType
-            || type instanceof BooleanType || type instanceof DecimalType || type instanceof BinaryType;
+        return found(type) != NONE;
     }
 
     static int kind(DataType type) {
+        int kind = found(type);
+        if (kind == NONE) {
+            throw new IllegalArgumentException("not staged here: " + type);
+        }
+        return kind;
+    }
+
+    private static int found(DataType type) {
         if (type instanceof StringType) return TEXT;
         if (type instanceof LongType || type instanceof TimestampType) return LONG;
         if (type instanceof DateType) return DATE;
@@ -52,8 +58,7 @@ final class Plain {
         if (type instanceof FloatType) return FLOAT;
         if (type instanceof BooleanType) return BOOLEAN;
         if (type instanceof DecimalType) return DECIMAL;
-        if (type instanceof BinaryType) return BYTES;
-        throw new IllegalArgumentException("not staged here: " + type);
+        return type instanceof BinaryType ? BYTES : NONE;
     }
 
     /** What Spark's xxhash64 makes of a number and a value for each of the columns. */

@@ -38,8 +38,8 @@ class RangeStager implements PartitionReader {
         .add("held", DataTypes.BinaryType)
         .add("part", DataTypes.StringType);
 
-    private static final long FIRST_DAY = -135140; // 1600-01-01
-    private static final long MICROS_OF_A_DAY = 86400000000L;
+    private static final long FIRST_DAY =
+        java.time.LocalDate.of(OrdinaryJson.EARLIEST_YEAR, 1, 1).toEpochDay();
     private static final long HELD_BYTES = 64L << 20;
     private static final long ONES = 0x0101010101010101L;
     private static final long HIGHS = ONES * 0x80;
@@ -163,7 +163,7 @@ class RangeStager implements PartitionReader {
             return ((Integer) value).intValue() < FIRST_DAY;
         }
         if (type instanceof TimestampType) {
-            return ((Long) value).longValue() < FIRST_DAY * MICROS_OF_A_DAY;
+            return ((Long) value).longValue() < FIRST_DAY * OrdinaryJson.MICROS_OF_A_DAY;
         }
         if (type instanceof DoubleType || type instanceof FloatType) {
             double number = ((Number) value).doubleValue();

@@ -19,8 +19,10 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 final class RecordDecoder {
     private static final int OFTEN = 1023;
-    private static final int NAMES = 20;
-    private static final int LETTERS = 100;
+
+    // as eo_pipeline/batch/unknown_fields.py has them
+    private static final int NAMES_MAX = 20;
+    private static final int NAME_CHARACTERS_MAX = 100;
 
     // what a judge says
     private static final int ROW = 0;
@@ -32,7 +34,7 @@ final class RecordDecoder {
 
     private final Decoding decoding;
     private final StructType columns;
-    private final Letters.File letters;
+    private final DeadLetters.File letters;
 
     private long records;
     private long bytes;
@@ -49,7 +51,7 @@ final class RecordDecoder {
     RecordDecoder(Decoding decoding) {
         this.decoding = decoding;
         columns = decoding.columns;
-        letters = decoding.letters == null ? null : new Letters.File(decoding.letters);
+        letters = decoding.letters == null ? null : new DeadLetters.File(decoding.letters);
     }
 
     /** The columns of a record, which is good; null of any other one, and where {@link #why} says so. */
@@ -118,7 +120,7 @@ final class RecordDecoder {
         InternalRow row = said.getStruct(ROW, columns.size());
         Object[] values = new Object[columns.size()];
         for (int i = 0; i < values.length; i++) {
-            values[i] = row.isNullAt(i) ? null : row.get(i, columns.apply(i).dataType());
+            values[i] = RowFile.value(row, i, columns.apply(i).dataType());
         }
         return values;
     }
@@ -127,8 +129,9 @@ final class RecordDecoder {
         unknown++;
         for (int i = 0; i < more.numElements(); i++) {
             String name = more.getUTF8String(i).toString();
-            names.add(name.length() > LETTERS ? name.substring(0, LETTERS) : name);
-            if (names.size() > NAMES) {
+            boolean isLong = name.codePointCount(0, name.length()) > NAME_CHARACTERS_MAX;
+            names.add(isLong ? name.substring(0, name.offsetByCodePoints(0, NAME_CHARACTERS_MAX)) : name);
+            if (names.size() > NAMES_MAX) {
                 names.remove(names.last());
             }
         }

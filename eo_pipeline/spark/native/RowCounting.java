@@ -1,6 +1,5 @@
 package eo.pipeline;
 
-import java.io.Serializable;
 import java.util.HashMap;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;

@@ -8,12 +8,11 @@ import org.apache.hadoop.mapreduce.TaskType;
 import org.apache.hadoop.mapreduce.task.TaskAttemptContextImpl;
 import org.apache.parquet.hadoop.util.HadoopOutputFile;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.InternalRow$;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetOutputWriter;
-import org.apache.spark.sql.types.ByteType;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.DecimalType;
-import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StructType;
+import scala.Function2;
 
 /**
  * A Parquet file of rows: of plain columns a {@link StagedFile}, else one that Spark's own writer
@@ -39,58 +38,37 @@ abstract class RowFile {
     /** Whether or not it is whole, which then it never will be. */
     abstract void close() throws IOException;
 
+    /** The value of a column in Spark's own terms. */
+    static Object value(InternalRow row, int at, DataType type) {
+        return row.isNullAt(at) ? null : row.get(at, type);
+    }
+
     static final class Flat extends RowFile {
-        private final DataType[] types;
-        private final int[] kinds;
-        private final int[] places;
+        private final Function2[] accessors;
+        private final Integer[] places;
+        private final int[] indexes;
         private final Object[] values;
         private final StagedFile file;
 
         Flat(Path path, StructType columns, Configuration conf) throws IOException {
             int many = columns.size();
-            types = new DataType[many];
-            kinds = new int[many];
-            places = new int[many];
+            accessors = new Function2[many];
+            places = new Integer[many];
+            indexes = new int[many];
             values = new Object[many];
             for (int i = 0; i < many; i++) {
-                types[i] = columns.apply(i).dataType();
-                kinds[i] = Plain.kind(types[i]);
-                places[i] = i;
+                accessors[i] = InternalRow$.MODULE$.getAccessor(columns.apply(i).dataType(), true);
+                places[i] = new Integer(i);
+                indexes[i] = i;
             }
             file = new StagedFile(HadoopOutputFile.fromPath(path, conf), columns, conf);
         }
 
         void put(InternalRow row) throws IOException {
             for (int i = 0; i < values.length; i++) {
-                values[i] = row.isNullAt(i) ? null : value(row, i);
+                values[i] = accessors[i].apply(row, places[i]);
             }
-            file.put(values, places, null, null);
-        }
-
-        private Object value(InternalRow row, int at) {
-            switch (kinds[at]) {
-                case Plain.TEXT:
-                    return row.getUTF8String(at);
-                case Plain.LONG:
-                    return new Long(row.getLong(at));
-                case Plain.DOUBLE:
-                    return new Double(row.getDouble(at));
-                case Plain.FLOAT:
-                    return new Float(row.getFloat(at));
-                case Plain.BOOLEAN:
-                    return row.getBoolean(at) ? Boolean.TRUE : Boolean.FALSE;
-                case Plain.BYTES:
-                    return row.getBinary(at);
-                case Plain.DECIMAL:
-                    DecimalType decimal = (DecimalType) types[at];
-                    return row.getDecimal(at, decimal.precision(), decimal.scale());
-                default:
-                    if (types[at] instanceof ShortType) {
-                        return new Short(row.getShort(at));
-                    }
-                    boolean isByte = types[at] instanceof ByteType;
-                    return isByte ? (Object) new Byte(row.getByte(at)) : (Object) new Integer(row.getInt(at));
-            }
+            file.put(values, indexes, null, null);
         }
 
         void finish() throws IOException {

@@ -70,8 +70,7 @@ final class StagedFile {
     }
 
     /** How files are written, as where Spark writes Parquet itself, and by the options. */
-    static SerializableConfiguration settings(CaseInsensitiveStringMap options, StructType columns)
-            throws IOException {
+    static SerializableConfiguration settings(CaseInsensitiveStringMap options, StructType columns) {
         scala.collection.immutable.Map none =
             (scala.collection.immutable.Map) scala.collection.immutable.Map$.MODULE$.empty();
         SparkSession session = (SparkSession) SparkSession.active();
@@ -84,9 +83,14 @@ final class StagedFile {
                 conf.set(name.substring(HADOOP.length()), (String) each.getValue());
             }
         }
-        Job job = Job.getInstance(conf);
-        ParquetUtils.prepareWrite(SQLConf.get(), job, columns, new ParquetOptions(none, SQLConf.get()));
-        return new SerializableConfiguration(job.getConfiguration());
+        try {
+            Job job = Job.getInstance(conf);
+            ParquetOptions parquet = new ParquetOptions(none, SQLConf.get());
+            ParquetUtils.prepareWrite(SQLConf.get(), job, columns, parquet);
+            return new SerializableConfiguration(job.getConfiguration());
+        } catch (IOException error) {
+            throw new java.io.UncheckedIOException(error);
+        }
     }
 
     /** As many as the setting says, unless those of all cores together would fill the heap. */

@@ -1,12 +1,7 @@
 package eo.pipeline;
 
-import java.util.Arrays;
-import java.util.HashSet;
 import java.util.Map;
-import java.util.Set;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
@@ -36,17 +31,9 @@ public class StagedRanges implements TableProvider {
     }
 
     /** What is read of: there is nothing to know before its options are. */
-    static class Ranges implements Table, SupportsRead {
-        public String name() {
-            return "StagedRanges";
-        }
-
-        public StructType schema() {
-            return RangeStager.TOLD;
-        }
-
-        public Set capabilities() {
-            return new HashSet(Arrays.asList(new Object[] {TableCapability.BATCH_READ}));
+    static class Ranges extends OptionsTable {
+        Ranges() {
+            super("StagedRanges", RangeStager.TOLD);
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -85,13 +72,9 @@ public class StagedRanges implements TableProvider {
         }
 
         public PartitionReaderFactory createReaderFactory() {
-            try {
-                Staging staging = new Staging(options);
-                return new Stagers(
-                    kafka.createReaderFactory(), staging, StagedFile.settings(options, staging.written));
-            } catch (java.io.IOException error) {
-                throw new java.io.UncheckedIOException(error);
-            }
+            Staging staging = new Staging(options);
+            return new Stagers(
+                kafka.createReaderFactory(), staging, StagedFile.settings(options, staging.written));
         }
     }
 

@@ -3,11 +3,8 @@ package eo.pipeline;
 import java.io.IOException;
 import java.io.Serializable;
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.UUID;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
@@ -19,9 +16,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.plans.logical.CollectMetrics;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -56,17 +51,9 @@ public class StagedRows implements TableProvider {
         return new View();
     }
 
-    static class View implements Table, SupportsRead {
-        public String name() {
-            return "StagedRows";
-        }
-
-        public StructType schema() {
-            return TOLD;
-        }
-
-        public Set capabilities() {
-            return new HashSet(Arrays.asList(new Object[] {TableCapability.BATCH_READ}));
+    static class View extends OptionsTable {
+        View() {
+            super("StagedRows", TOLD);
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -102,12 +89,7 @@ public class StagedRows implements TableProvider {
             SparkSession session = (SparkSession) SparkSession.active();
             QueryExecution plan = session.table(told("view")).queryExecution();
             StructType written = plan.analyzed().schema();
-            SerializableConfiguration conf;
-            try {
-                conf = StagedFile.settings(options, written);
-            } catch (IOException error) {
-                throw new java.io.UncheckedIOException(error);
-            }
+            SerializableConfiguration conf = StagedFile.settings(options, written);
             String why = StagedFile.leftToSpark(conf.value());
             if (why == null && new Observing().isIn(plan.analyzed())) {
                 why = "metrics that a user observes";

@@ -49,7 +49,7 @@ class Staging implements Serializable {
 
     Staging(CaseInsensitiveStringMap options) {
         folder = options.get(KafkaRanges.PREFIX + "folder");
-        decoding = new Decoding(options, (StructType) DataType.fromJson(told(options, "columns")));
+        decoding = new Decoding(options);
         fields = decoding.columns.size();
         rows = (StructType) DataType.fromJson(told(options, "rows"));
         checkpoint = Long.parseLong(told(options, "checkpoint"));

@@ -2,20 +2,15 @@ package eo.pipeline;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.Set;
-import java.util.TreeMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -71,17 +66,9 @@ public class Totals implements TableProvider {
         return new Named();
     }
 
-    static class Named implements Table, SupportsRead {
-        public String name() {
-            return "Totals";
-        }
-
-        public StructType schema() {
-            return TOLD;
-        }
-
-        public Set capabilities() {
-            return new HashSet(Arrays.asList(new Object[] {TableCapability.BATCH_READ}));
+    static class Named extends OptionsTable {
+        Named() {
+            super("Totals", TOLD);
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -130,11 +117,11 @@ public class Totals implements TableProvider {
         }
     }
 
-    /** Of each part what it counted, a map. */
+    /** Of each part what it counted, a map; a heartbeat may look while a task puts. */
     static class Parts extends AccumulatorV2 {
-        private TreeMap parts = new TreeMap();
+        private final ConcurrentSkipListMap parts = new ConcurrentSkipListMap();
 
-        synchronized void put(int number, HashMap counted) {
+        void put(int number, HashMap counted) {
             parts.put(new Integer(number), counted);
         }
 
@@ -156,12 +143,12 @@ public class Totals implements TableProvider {
             throw new UnsupportedOperationException("parts are put by their numbers");
         }
 
-        public synchronized void merge(AccumulatorV2 other) {
+        public void merge(AccumulatorV2 other) {
             parts.putAll(((Parts) other).parts);
         }
 
-        public synchronized Object value() {
-            return new TreeMap(parts);
+        public Object value() {
+            return parts;
         }
     }
 }

@@ -18,7 +18,7 @@ import org.apache.spark.util.SerializableConfiguration;
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
-final class Letters implements Serializable {
+final class DeadLetters implements Serializable {
     private final String folder;
     private final StructType columns;
     private final SerializableConfiguration conf;
@@ -27,7 +27,7 @@ final class Letters implements Serializable {
     /** So many a task: with more of them nothing is committed. */
     private final long most;
 
-    private Letters(CaseInsensitiveStringMap options) throws IOException {
+    private DeadLetters(CaseInsensitiveStringMap options) {
         folder = options.get(KafkaRanges.PREFIX + "letters");
         columns = (StructType) DataType.fromJson(options.get(KafkaRanges.PREFIX + "letters_columns"));
         conf = StagedFile.settings(options, columns);
@@ -40,31 +40,26 @@ final class Letters implements Serializable {
     }
 
     /** Null: nobody wants them. */
-    static Letters of(CaseInsensitiveStringMap options) {
+    static DeadLetters of(CaseInsensitiveStringMap options) {
         if (options.get(KafkaRanges.PREFIX + "letters") == null) {
             return null;
         }
-        try {
-            return new Letters(options);
-        } catch (IOException error) {
-            throw new java.io.UncheckedIOException(error);
-        }
+        return new DeadLetters(options);
     }
 
     /** Those of one task. */
     static final class File {
-        private final Letters all;
+        private final DeadLetters all;
         private RowFile file;
         private String name;
-        private long written;
         private final Hashes hashes = new Hashes();
 
-        File(Letters all) {
+        File(DeadLetters all) {
             this.all = all;
         }
 
         void put(InternalRow letter, long hash) throws IOException {
-            if (written == all.most) {
+            if (hashes.rows() == all.most) {
                 return;
             }
             if (file == null) {
@@ -74,12 +69,10 @@ final class Letters implements Serializable {
             Object[] values = new Object[all.columns.size()];
             values[0] = new Long(all.checkpoint);
             for (int i = 1; i < values.length; i++) {
-                DataType type = all.columns.apply(i).dataType();
-                values[i] = letter.isNullAt(i - 1) ? null : letter.get(i - 1, type);
+                values[i] = RowFile.value(letter, i - 1, all.columns.apply(i).dataType());
             }
             file.put(new GenericInternalRow(values));
             hashes.add(hash);
-            written++;
         }
 
         /** Tells of the file, which is whole. */
