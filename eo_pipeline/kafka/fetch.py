@@ -156,6 +156,7 @@ def collected(
     consumer.assign([ClientTopicPartition(r.topic, r.partition, r.start) for r in ranges])
     heard = time.monotonic()
     while waiting:
+        done = []
         # a look ends with as many as were asked for, or with its time
         for message in consumer.consume(min(max(left, 1), _AT_ONCE), _LOOK_S):
             place, offset = _place(message)
@@ -169,6 +170,10 @@ def collected(
             # the end of the log is heard of as the offset of the next record
             if offset >= range_.end - (message.error() is None):
                 del waiting[place]
+                done.append(ClientTopicPartition(*place))
+        if done and waiting:
+            # the rest of its batches, which the client has already unpacked, is dropped
+            consumer.incremental_unassign(done)
         # not so what tells of no partition, a broker that is away, say, again and again
         if waiting and time.monotonic() - heard > PATIENCE_S:
             raise NotFetchedError(f"{len(waiting)} partitions did not answer")

@@ -120,14 +120,18 @@ class Logs:
             )
             heard = time.monotonic()
             while waiting and time.monotonic() - heard < PATIENCE_S:
+                told = []
                 for message in self._consumer.consume(len(waiting), _LOOK_S):
                     tp = TopicPartition(message.topic() or "", _int(message.partition()))
                     error = message.error()
                     if tp in waiting:
                         # whatever else is said of a partition comes after its epoch was compared
                         waiting.remove(tp)
+                        told.append(ClientTopicPartition(*tp))
                         truncated |= {tp} if error and _TRUNCATION in error.str() else set()
                         heard = time.monotonic()
+                if told and waiting:
+                    self._consumer.incremental_unassign(told)
             self._consumer.unassign()
         except KafkaException as error:
             raise self._unavailable(error) from error

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from eo_pipeline.batch import stage
 from eo_pipeline.batch.read import frame_of, read_ranges
 from eo_pipeline.embedded.kafka import EmbeddedKafka
-from eo_pipeline.kafka import fetch
+from eo_pipeline.kafka import fetch, logs
 from eo_pipeline.kafka.fetch import Fetched, fetched
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.offsets import OffsetRange
@@ -105,6 +105,31 @@ def test_a_range_in_the_middle_of_a_log_is_fetched_without_what_follows(events: 
     assert small is not None
     assert list(small.runs) == ranges
     assert small.records.num_rows == 7
+
+
+def test_a_look_at_single_records_does_not_go_through_the_large_batches_they_are_in(
+    events: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = 0
+
+    class Counting(Consumer):
+        def consume(self, *args: Any, **kwargs: Any) -> list[Message]:
+            nonlocal seen
+            messages = super().consume(*args, **kwargs)
+            seen += len(messages)
+            return messages
+
+    monkeypatch.setattr(logs, "Consumer", Counting)
+    producer = events.producer(**{"linger.ms": 500, "compression.type": "lz4"})
+    for n in range(40_000):
+        producer.produce(events.name, b"%d" % n, partition=n % 4)
+    producer.flush()
+    looks = logs.Logs(source_of(events))
+    for end in (100, 2_000, 100):
+        found = looks.last_records([OffsetRange(events.name, n, end - 16, end) for n in range(4)])
+        assert {record.offset for record in found.values()} == {end - 1}
+        assert len(found) == 4
+    assert seen < 4_000  # the batches unpacked have over 80,000
 
 
 def test_no_look_waits_for_more_records_than_there_are(
