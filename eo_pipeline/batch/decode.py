@@ -9,12 +9,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
 
 from eo_pipeline.batch.decode_avro import AvroDecoder
 from eo_pipeline.batch.decode_json import TEXT, WORKING, JsonDecoder, has_native_json
 from eo_pipeline.batch.decode_protobuf import ProtobufDecoder
 from eo_pipeline.batch.decoder import LOST, PARSED, TOMBSTONE, UNKNOWN, Decoder, SchemaDecoder
 from eo_pipeline.batch.json_values import FIRST_MICROS, LAST_MICROS
+from eo_pipeline.batch.spark_schema import value_schema
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.batch.unknown_fields import metrics as unknown_metrics
 from eo_pipeline.errors import ConfigError
@@ -215,14 +217,22 @@ class Decoded:
 
     def verdicts(self) -> DataFrame:
         """Return of every record: the ``row`` of a good one, a struct; the names of ``unknown``
-        fields; how a bad one is ``shown``; and the columns of a dead letter, of which ``error`` is
-        null for a good one.
+        fields; how a bad one is ``shown``; the columns of a dead letter, of which ``error`` is null
+        for a good one; and for each part with a registry, ``writer_`` and its name, the index of
+        the writer's schema, and ``stranger_`` and its name, see
+        :func:`~eo_pipeline.formats.wire_format.stranger`.
         """
+        met = []
+        for part in self.schemas.by_registry:
+            name = part.part.name
+            met.append(wire_format.writer_index(part).alias(f"writer_{name}"))
+            met.append(wire_format.stranger(part).alias(f"stranger_{name}"))
         return self.all.select(
             F.struct(*self._columns()).alias("row"),
             self._unknown().alias("unknown"),
             self._shown().alias("shown"),
             *_letter(),
+            *met,
         )
 
     def marks(self) -> DataFrame:
@@ -239,6 +249,32 @@ class Decoded:
     def _skipped(self) -> Column:
         skip = self.source.tombstones == "skip"
         return F.col(BYTES).isNull() if skip else F.lit(False)
+
+
+def key_schema(source: KafkaSource) -> StructType | None:
+    """Return the fields of keys that are texts or JSON objects, without a registry; none of raw
+    keys; None of any other ones. :func:`key_names` has the names of their columns.
+
+    Raises:
+        ConfigError: ``key_schema`` is not a Spark schema.
+    """
+    if source.key_format == "raw":
+        return StructType()
+    if source.key_format == "text":
+        return StructType().add(KEY_COLUMN, StringType())
+    text = source.key_schema
+    if source.key_format != "json" or text is None or json_schema.is_one(text):
+        return None
+    try:
+        return value_schema(_as_value(source, text))
+    except ConfigError as error:
+        raise _of_key(error) from error
+
+
+def key_names(source: KafkaSource, fields: StructType) -> list[str]:
+    """Return the names of the columns of :func:`key_schema`."""
+    prefix = "" if source.key_format == "text" else source.key_prefix
+    return [f"{prefix}{field.name}" for field in fields]
 
 
 def decode(
@@ -267,7 +303,7 @@ def decode(
         return _decode_value(raw, source, schemas.value, native=native)
     raw, key_columns = _decode_key(raw, source, schemas.key)
     result = _decode_value(raw, source, schemas.value, native=native)
-    _refuse_common_names(key_columns, ["value"] if result.decoder is None else result.decoder.names)
+    refuse_common_names(key_columns, ["value"] if result.decoder is None else result.decoder.names)
     read_by = ReadSchemas(result.schemas.value, schemas.key)
     return replace(result, schemas=read_by, key_columns=list(key_columns.values()))
 
@@ -360,15 +396,17 @@ def _decode_json_key(
         decoder = JsonDecoder(key_source, schemas, plain=plain)
         df, error = decoder.decoded(df), decoder.error()
     except ConfigError as error_of_value:
-        raise ConfigError(
-            str(error_of_value).replace("value_schema", "key_schema")
-        ) from error_of_value
+        raise _of_key(error_of_value) from error_of_value
     if key_source.unknown_fields == "fail":
         error = _or_unknown(error)
     df = _with_error(df, error, key_source).drop(TEXT, *WORKING).withColumnsRenamed(_KEY_COLUMNS)
     df = df.withColumn("value", F.col(value)).drop(value)
     columns = _key_columns(source, decoder.names, plain=plain)
     return df.withColumn(_KEY_ERROR, _json_key_error(plain=plain)), columns
+
+
+def _of_key(error_of_value: ConfigError) -> ConfigError:
+    return ConfigError(str(error_of_value).replace("value_schema", "key_schema"))
 
 
 def _json_key_schema(source: KafkaSource, schemas: WriterSchemas | None) -> str:
@@ -416,7 +454,7 @@ def _key_columns(source: KafkaSource, names: Sequence[str], *, plain: bool) -> d
     }
 
 
-def _refuse_common_names(key_names: Collection[str], value_names: Collection[str]) -> None:
+def refuse_common_names(key_names: Collection[str], value_names: Collection[str]) -> None:
     """Check that no column of the key has the name of one of the value.
 
     Raises:

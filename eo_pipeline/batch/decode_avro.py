@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,6 +27,7 @@ from eo_pipeline.formats.wire_format import (
     as_json,
     exact_cast,
 )
+from eo_pipeline.ledger.schemas import is_made
 
 _AVRO = Avro()
 
@@ -72,6 +74,22 @@ class AvroDecoder(SchemaDecoder):
                 F.coalesce(differ, F.lit("")),
             ),
         )
+
+
+def ordinary_writers(schemas: WriterSchemas) -> list[dict[str, Any]]:
+    """Return how ``OrdinaryAvro.java`` reads the records of each writer; without those that Avro's
+    rules alone do not read into the columns.
+    """
+    writers = []
+    for i, key in enumerate(schemas.writers):
+        branch = _Branch.of(schemas, key, F.lit(None))
+        is_more = branch.keeps or branch.cast or branch.rescued or weightless(branch.writer)
+        if is_more or is_made(key) or wire_format.quarantined_changes(schemas, key):
+            continue
+        unknown = schemas.kind.left_out(branch.writer, branch.reader)
+        texts = {"writer": branch.writer, "reader": branch.reader, "unknown": unknown}
+        writers.append({"index": i, "key": wire_format.bytes_of(key).hex(), **texts})
+    return writers
 
 
 def _safe_value(branch: _Branch) -> Column:

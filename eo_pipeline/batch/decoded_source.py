@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,11 @@ from eo_pipeline.batch.native_decode import (
 from eo_pipeline.batch.output import PARQUET, marked, materialize
 from eo_pipeline.batch.read import hide_secrets
 from eo_pipeline.batch.validation import InvalidRows
+from eo_pipeline.errors import TransformError
+from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.ledger.entry import Checksum
 from eo_pipeline.spark import (
+    SPARK_ERRORS,
     interruptible,
     path_to_write,
     session_on_server,
@@ -66,39 +70,72 @@ def has_decoded_source(spark: SparkSession) -> bool:
     return has_source(spark, _STAGED)
 
 
+class JudgeNeededError(Exception):
+    """A record is not ordinary, and nothing judges it."""
+
+
 @dataclass(frozen=True)
 class DecodedSource:
     """The records of a batch: ``frame`` has the good ones; lazy."""
 
     frame: DataFrame
+    options: Mapping[str, str]
     #: name of the totals of what is read
     totals: str
+    #: those that the records are read with
+    schemas: ReadSchemas | None
+    #: whether records that are not ordinary are judged
+    judges: bool
 
     @classmethod
     def of(
         cls, spark: SparkSession, decoder: NativeDecoder, options: Mapping[str, str]
     ) -> DecodedSource:
         """Return the records that the ``options`` of ``decoder`` name."""
+        judge = decoder.judge
         totals = f"read-{uuid.uuid4().hex}"
         schema = StructType([*decoder.columns, StructField(KAFKA_COLUMN, _KAFKA, nullable=False)])
-        ours = {"eo.schema": schema.json(), "eo.totals": totals}
+        options = {**options, "eo.schema": schema.json(), "eo.totals": totals}
         hide_secrets(spark)
-        frame = spark.read.format(FORMAT).options(**{**options, **ours}).load()
-        return cls(with_known_schema(frame, schema), totals)
+        frame = spark.read.format(FORMAT).options(**options).load()
+        frame = with_known_schema(frame, schema)
+        return cls(frame, options, totals, judge.schemas if judge else None, judge is not None)
 
     def counted(self) -> Parts:
         """Read all records, of which a transform did not take all, for their totals."""
-        interruptible(self.frame.sparkSession, self.frame.groupBy().count().collect)
-        return _totals(self.frame.sparkSession, self.totals)
+        spark, totals = self.frame.sparkSession, f"again-{self.totals}"
+        options = {**self.options, "eo.totals": totals}
+        again = spark.read.format(FORMAT).options(**options).load()
+        interruptible(spark, again.groupBy().count().collect)
+        return _totals(spark, totals)
 
-    @staticmethod
-    def seen(parts: Parts) -> ReadCounts | None:
+    @contextmanager
+    def as_far_as_it_was_read(self) -> Iterator[None]:
+        """Within the block, an error may be of the missing records behind one that needs a judge.
+
+        Raises:
+            JudgeNeededError: instead of the error, if there is such a record.
+        """
+        try:
+            yield
+        except (*SPARK_ERRORS, TransformError):
+            if not self.judges:
+                with suppress(*SPARK_ERRORS):  # Spark is lost
+                    self.seen(_totals(self.frame.sparkSession, self.totals))
+            raise
+
+    def seen(self, parts: Parts) -> ReadCounts | None:
         """Return the counts of the read from the ``parts`` of its totals; None if not all records
         were read.
+
+        Raises:
+            JudgeNeededError: a task ended at a record that needs a judge.
         """
+        if any(part.get("why") for part in parts):
+            raise JudgeNeededError
         whole = next((part["parts"] for part in parts if "parts" in part), None)
         counted = [part for part in parts if "records" in part]
-        return read_counts(counted) if whole == len(counted) else None
+        return read_counts(counted, self.schemas) if whole == len(counted) else None
 
 
 def _totals(spark: SparkSession, name: str) -> Parts:
@@ -140,13 +177,15 @@ class CountedRows:
         layout: tuple[str, ...],
         as_staged: Callable[[StructType], StructType] | None,
         read: str,
+        mode: str,
     ) -> tuple[StagedTable, Parts] | None:
         """Stage the rows in files of ``attempt``, laid out by the columns ``layout``; return also
-        the totals of what was ``read``. None if Spark must stage them without us.
+        the totals of what was ``read``. None if Spark must stage them without us. ``mode``: where
+        there are files already.
         """
         frame, kind = marked(self.frame, as_staged) if as_staged else (self.frame, PARQUET)
         if layout or kind != PARQUET:
-            rows = materialize(frame, attempt, Attempt.rows_folder, layout, "error", kind)
+            rows = materialize(frame, attempt, Attempt.rows_folder, layout, mode, kind)
             parts = _totals(frame.sparkSession, read) + _totals(frame.sparkSession, self._totals)
         else:
             results = self._staged(frame, attempt, read)

@@ -32,13 +32,14 @@ from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
 from eo_pipeline.batch.decode_json import is_flat
 from eo_pipeline.batch.native_decode import (
     NativeDecoder,
-    can_decode,
+    Ordinary,
+    Recently,
     hadoop_options,
+    judged,
     read_counts,
 )
 from eo_pipeline.batch.output import check_names
 from eo_pipeline.batch.read import hide_secrets
-from eo_pipeline.batch.spark_schema import value_schema
 from eo_pipeline.batch.validation import refuse_bad
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
@@ -69,30 +70,6 @@ _LINEAGE_TYPES = {"topic": StringType(), "partition": IntegerType(), "offset": L
 #: equal to those in ``Staging.java``.
 _WHOLE, _TEXT = -1, -2
 
-#: Checkpoints that are treated like the one before, whose records are likely alike; and the number
-#: of ledgers remembered.
-_ALIKE, _LEDGERS_MAX = 16, 10_000
-
-
-class _Recently:
-    """Ledgers of which one of the last checkpoints was unusual."""
-
-    def __init__(self) -> None:
-        self._left: dict[str, int] = {}
-
-    def note(self, entry: LedgerEntry) -> None:
-        """Remember the ledger of ``entry`` for its next checkpoints."""
-        while len(self._left) >= _LEDGERS_MAX:
-            self._left.pop(next(iter(self._left)), None)
-        self._left[entry.ledger_id] = _ALIKE
-
-    def has(self, entry: LedgerEntry) -> bool:
-        """Return whether the ledger is remembered, for one checkpoint less."""
-        left = self._left.pop(entry.ledger_id, 0)
-        if left > 1:
-            self._left[entry.ledger_id] = left - 1
-        return left > 0
-
 
 class _Needs(Enum):
     """Needs of a batch that was not staged: a judge of its records, or Spark's plan."""
@@ -100,8 +77,8 @@ class _Needs(Enum):
     JUDGE, PLAN = 1, 2
 
 
-#: Ledgers whose rows need Spark's plan; and those with records that are not ordinary.
-_planned, _judged = _Recently(), _Recently()
+#: Ledgers whose rows need Spark's plan.
+_planned = Recently()
 
 #: Division of ranges among the tasks of a Spark; with all partitions of their topics.
 Share = Callable[[SparkSession, Sequence[OffsetRange], Collection[TopicPartition]], Tasks]
@@ -156,17 +133,16 @@ class FastPath:
         """Return the fast path of a pipeline without a transform; None if its rows do not equal
         its records, or the sink's limits are unknown or narrower than those of the tasks.
         """
-        if not can_decode(source):
+        ordinary = Ordinary.of(source)
+        if ordinary is None or not is_flat(ordinary.columns):
             return None
         limits = sink.column_limits()
         if limits is None or not _holds_flat_rows(limits) or sink.partition_columns:
             return None
-        if not is_flat(fields := value_schema(source)):
-            return None
         added = [StructField(CHECKPOINT_COLUMN, LongType(), nullable=False)]
         if lineage:
             added += [StructField(name, _LINEAGE_TYPES[of]) for name, of in LINEAGE.items()]
-        columns = StructType([StructField(f.name, f.dataType) for f in fields] + added)
+        columns = StructType([*ordinary.columns, *added])
         needed = frozenset(name.lower() for name in (*never_null, *limits.needed))
         return cls(source, sink, columns, needed, lineage, record_bytes, as_staged)
 
@@ -190,12 +166,12 @@ class FastPath:
         file_columns = self._file_columns(spark, in_files=attempt is not None)
         if file_columns is None:
             return None
-        judges = _judged.has(entry) or had_bad_records
+        judges = judged.has(entry) or had_bad_records
         if judges and attempt is None:
             return None
         staged = self._staged(spark, entry, attempt, share, file_columns, judges=judges)
         if staged is _Needs.JUDGE and attempt is not None:
-            _judged.note(entry)
+            judged.note(entry)
             staged = self._staged(spark, entry, attempt, share, file_columns, judges=True)
         if isinstance(staged, _Needs):
             _planned.note(entry)
@@ -241,8 +217,9 @@ class FastPath:
             TransformError: a column has a reserved name.
         """
         columns = self.columns
-        names = [field.name for field in value_schema(self.source)]
-        check_names([*names, KAFKA_COLUMN], lineage=self.lineage)
+        ordinary = Ordinary.of(self.source)
+        assert ordinary is not None, "as in `of`"
+        check_names([*ordinary.columns.names, KAFKA_COLUMN], lineage=self.lineage)
         empty = with_known_schema(spark.createDataFrame([], columns), columns)
         projected = self.sink.project(empty)
         form = self.sink.row_form(columns)

@@ -1,9 +1,9 @@
 """Records decoded by the tasks that read them: the Java side of a read, and what it counts.
 
-An ordinary JSON record is read in one pass by ``OrdinaryJson.java``. Any other one is judged in its
-place (``Judge.java``) by the expressions of :mod:`eo_pipeline.batch.decode`: they are a temporary
-view, which the tasks evaluate record by record, so that good and bad are defined in one place. Bad
-records are counted, and become dead letters, where they are read.
+An ordinary record is read in one pass, by ``OrdinaryJson.java`` or ``OrdinaryAvro.java``. Any other
+one is judged in its place (``Judge.java``) by the expressions of :mod:`eo_pipeline.batch.decode`:
+they are a temporary view, which the tasks evaluate record by record, so that good and bad are
+defined in one place. Bad records are counted, and become dead letters, where they are read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
@@ -32,12 +32,16 @@ from pyspark.sql.types import (
 from eo_pipeline.batch import checksum
 from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
-from eo_pipeline.batch.decode import decode
+from eo_pipeline.batch.decode import decode, key_names, key_schema, refuse_common_names
+from eo_pipeline.batch.decode_avro import ordinary_writers
 from eo_pipeline.batch.decode_json import is_native, native_parameters, read_as
 from eo_pipeline.batch.read import range_options, tasks_for
 from eo_pipeline.batch.spark_schema import typed_source, value_schema
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.errors import SparkJobError
+from eo_pipeline.formats import wire_format
+from eo_pipeline.formats.parts import VALUE
+from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Checksum, LedgerEntry
@@ -65,18 +69,79 @@ RECORD = (
     .add("headers", _HEADERS)
 )
 
+#: Settings of a source that decide what its records are.
+_DECIDE = {
+    *("value_format", "value_schema", "message", "unknown_fields", "tombstones", "schema_changes"),
+    *("key_format", "key_schema", "key_message", "key_prefix"),
+}
+
 _SUMMED = ("records", "bytes", "key_bytes", "good", "bad", "skipped")
+
+
+#: Checkpoints that are treated like the one before, whose records are likely alike; and the number
+#: of ledgers remembered.
+_ALIKE, _LEDGERS_MAX = 16, 10_000
+
+
+class Recently:
+    """Ledgers of which one of the last checkpoints was unusual."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+
+    def note(self, entry: LedgerEntry) -> None:
+        """Remember the ledger of ``entry`` for its next checkpoints."""
+        while len(self._left) >= _LEDGERS_MAX:
+            self._left.pop(next(iter(self._left)), None)
+        self._left[entry.ledger_id] = _ALIKE
+
+    def has(self, entry: LedgerEntry) -> bool:
+        """Return whether the ledger is remembered, for one checkpoint less."""
+        left = self._left.pop(entry.ledger_id, 0)
+        if left > 1:
+            self._left[entry.ledger_id] = left - 1
+        return left > 0
+
+
+#: Ledgers with records that are not ordinary.
+judged = Recently()
 
 
 class Judge(NamedTuple):
     """A temporary view of what is made of a record: its name, the columns of a good record and of
-    a dead letter, and those of the letter's checksum.
+    a dead letter, those of the letter's checksum, and the schemas that records are read with.
     """
 
     view: str
     columns: StructType
     letters: StructType
     hashed: Mapping[str, Any]
+    schemas: ReadSchemas
+
+
+class Ordinary(NamedTuple):
+    """Records that are read in one pass: the fields of values and keys, and all columns."""
+
+    value: StructType
+    key: StructType
+    columns: StructType
+
+    @classmethod
+    def of(cls, source: KafkaSource) -> Self | None:
+        """Return those of ``source``; None if all of its records are judged.
+
+        Raises:
+            ConfigError: a column of the key has the name of one of the value.
+        """
+        if source.value_format != "json" or source.by_registry(VALUE) or source.keeps_unknown:
+            return None
+        value, key = value_schema(source), key_schema(source)
+        if key is None or not (is_native(value) and is_native(key)):
+            return None
+        names = key_names(source, key)
+        refuse_common_names(names, value.names)
+        named = [*zip(value.names, value, strict=True), *zip(names, key, strict=True)]
+        return cls(value, key, StructType([StructField(n, f.dataType) for n, f in named]))
 
 
 #: By what decides them.
@@ -91,19 +156,33 @@ class NativeDecoder:
 
     source: KafkaSource
     columns: StructType
+    ordinary: Ordinary | None
     judge: Judge | None
 
     @classmethod
     def of(
-        cls, spark: SparkSession, source: KafkaSource, sink: Sink, *, judges: bool
+        cls,
+        spark: SparkSession,
+        source: KafkaSource,
+        sink: Sink,
+        *,
+        judges: bool,
+        schemas: ReadSchemas | None = None,
     ) -> Self | None:
-        """Return the decoder of a source; None if its records are decoded by Spark's plan."""
+        """Return the decoder of a source, whose registry has the ``schemas``; None if its records
+        are decoded by Spark's plan. ``judges``: although all may be ordinary.
+        """
         source = typed_source(source)
-        if not can_decode(source):
-            return None
-        columns = StructType([StructField(f.name, f.dataType) for f in value_schema(source)])
-        judge = _judge(spark, source, sink) if judges else None
-        return cls(source, judge.columns if judge else columns, judge)
+        if "protobuf" in (source.value_format, source.key_format):
+            return None  # Python decodes it
+        ordinary = Ordinary.of(source)
+        decoder = cls(source, ordinary.columns if ordinary else StructType(), ordinary, None)
+        return decoder.reading(spark, sink, schemas) if judges or ordinary is None else decoder
+
+    def reading(self, spark: SparkSession, sink: Sink, schemas: ReadSchemas | None) -> Self:
+        """Return a copy whose judge reads records with ``schemas``."""
+        judge = _judge(spark, self.source, sink, schemas, native=self.ordinary is None)
+        return replace(self, columns=judge.columns, judge=judge)
 
     def options(
         self,
@@ -112,9 +191,13 @@ class NativeDecoder:
         attempt: Attempt | None,
         tasks: Tasks,
         record_bytes: float | None,
+        *,
+        headers: bool = False,
     ) -> dict[str, str]:
-        """Return the options of a data source that reads ``entry.ranges``, by ``tasks``."""
-        source, fields = self.source, value_schema(self.source)
+        """Return the options of a data source that reads ``entry.ranges``, by ``tasks``; with the
+        records' ``headers``.
+        """
+        source = self.source
         tasks = tasks_for(source, tasks)
         options = range_options(
             source,
@@ -126,17 +209,18 @@ class NativeDecoder:
             record_bytes=record_bytes,
         )
         options |= {
-            "includeHeaders": str(self.judge is not None).lower(),
+            "includeHeaders": str(headers or self.judge is not None).lower(),
             "eo.columns": self.columns.json(),
-            "eo.read": native_parameters(fields, read_as(fields)),
             "eo.skips_tombstones": str(source.tombstones == "skip").lower(),
             "eo.fails_unknown": str(source.unknown_fields == "fail").lower(),
             "eo.checkpoint": str(entry.checkpoint),
         }
+        options |= self._ordinary_options()
         if tasks.shared_by is not None:
             options["eo.tasks"] = str(tasks.shared_by)
         if self.judge is not None:
             options["eo.judge"] = self.judge.view
+            options["eo.schemas"] = str(len(self.judge.schemas.by_registry))
         if self.judge is not None and attempt is not None and source.on_bad_record != "fail":
             options |= {
                 "eo.letters": path_to_write(attempt.dead_letters_folder()),
@@ -144,6 +228,28 @@ class NativeDecoder:
                 "eo.letters_most": str(source.dead_letter_limit + 1),
                 **hadoop_options(spark, attempt.dead_letters_folder()),
             }
+        return options
+
+    def _ordinary_options(self) -> dict[str, str]:
+        """Return the options of what reads records in one pass."""
+        source, ordinary = self.source, self.ordinary
+        if ordinary is not None:
+            value, key = ordinary.value, ordinary.key
+            options = {"eo.read": native_parameters(value, read_as(value))}
+        else:
+            schemas = self.judge.schemas.value if self.judge else None
+            key_or_none = key_schema(source)
+            if source.value_format != "avro" or schemas is None:
+                return {}
+            if key_or_none is None or not is_native(key_or_none):
+                return {}
+            key, fields = key_or_none, len(self.columns) - len(key_or_none)
+            options = {"eo.read_avro": json.dumps(_avro_parameters(schemas, fields))}
+        options["eo.fields"] = str(len(self.columns) - len(key))
+        if source.key_format == "text":
+            options["eo.read_key"] = ""
+        elif len(key):
+            options["eo.read_key"] = native_parameters(key, read_as(key))
         return options
 
     def dead_letters(
@@ -171,16 +277,24 @@ class NativeDecoder:
         return table, checksum.checksum(hashed, checksum.total(sums)) if hashed else None
 
 
-def can_decode(source: KafkaSource) -> bool:
-    """Return whether the tasks can decode the records of ``source``."""
-    is_json = source.value_format == "json" and source.key_format == "raw"
-    if not is_json or source.registry is not None or source.keeps_unknown:
-        return False
-    return is_native(value_schema(source))
+def _avro_parameters(schemas: WriterSchemas, columns: int) -> dict[str, Any]:
+    return {
+        "columns": columns,
+        "header": schemas.part.header if schemas.has_keys else None,
+        "writers": ordinary_writers(schemas),
+    }
 
 
-def read_counts(parts: Sequence[Mapping[str, Any]]) -> ReadCounts:
-    """Return the counts of the read from those of its tasks."""
+def read_counts(
+    parts: Sequence[Mapping[str, Any]], schemas: ReadSchemas | None = None
+) -> ReadCounts:
+    """Return the counts of the read from those of its tasks, by ``schemas``."""
+    metrics = dict[str, Any]()
+    for i, of_part in enumerate(schemas.by_registry if schemas else ()):
+        met = [part["schemas"][i] for part in parts]
+        writers = {index for schemas_met in met for index in schemas_met["writers"]}
+        strangers = {key for schemas_met in met for key in schemas_met["strangers"]}
+        metrics |= wire_format.counted_metrics(of_part, writers, strangers)
     sums = {name: sum(part[name] for part in parts) for name in (*_SUMMED, "unknown")}
     bad = [part["first_bad"] for part in parts if part["first_bad"]]
     names = {name for part in parts for name in part["unknown_fields"]}
@@ -188,7 +302,7 @@ def read_counts(parts: Sequence[Mapping[str, Any]]) -> ReadCounts:
         **sums,
         first_bad=min(bad, default=None),
         unknown_fields=tuple(sorted(names)[:NAMES_MAX]),
-        metrics={},
+        metrics=metrics,
     )
 
 
@@ -198,34 +312,58 @@ def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:
     return {f"eo.hadoop.{name}": value for name, value in options.items()}
 
 
-def _judge(spark: SparkSession, source: KafkaSource, sink: Sink) -> Judge:
-    """Return the judge of the records of ``source``; made once in a session."""
+def _judge(
+    spark: SparkSession,
+    source: KafkaSource,
+    sink: Sink,
+    schemas: ReadSchemas | None,
+    *,
+    native: bool,
+) -> Judge:
+    """Return the judge of the records of ``source``; made once in a session. ``native``: JSON by a
+    function of this package, where no record was read in one pass before.
+    """
     known = _judges.setdefault(spark, {})
-    names = ("value_schema", "unknown_fields", "tombstones")
-    decides: dict[str, Any] = {name: getattr(source, name) for name in names}
-    decides["hashed"] = [field.name for field in RECORD if sink.gives_back(field.dataType)]
+    decides = source.model_dump(mode="json", include=_DECIDE) | {
+        "hashed": [field.name for field in RECORD if sink.gives_back(field.dataType)],
+        "schemas": [
+            [part.reader, part.writers, dict(part.texts), part.unknown, part.quarantined]
+            for part in (schemas.parts if schemas else ())
+        ],
+    }
     text = json.dumps(decides)
     if text not in known:
         view = f"_eo_judge_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        known[text] = _made(spark, source, sink, view)
+        known[text] = _made(spark, source, sink, schemas, view, native=native)
     return known[text]
 
 
-def _made(spark: SparkSession, source: KafkaSource, sink: Sink, view: str) -> Judge:
+def _made(
+    spark: SparkSession,
+    source: KafkaSource,
+    sink: Sink,
+    schemas: ReadSchemas | None,
+    view: str,
+    *,
+    native: bool,
+) -> Judge:
     shape = spark.read.format(FORMAT).options(**{"eo.schema": RECORD.json()}).load()
-    decoded = decode(shape, source)
+    decoded = decode(shape, source, schemas, native=native)
     letters = decoded.dead_letters(0)
     hashed = HashedRows.of_dead_letters(letters, sink)
     verdicts = _verdicts(decoded.verdicts(), hashed)
     verdicts.createOrReplaceTempView(view)
     row = verdicts.schema["row"].dataType
     assert isinstance(row, StructType)
-    return Judge(view, row, letters.schema, hashed.columns if hashed else {})
+    columns = hashed.columns if hashed else {}
+    return Judge(view, row, letters.schema, columns, decoded.schemas)
 
 
 def _verdicts(verdicts: DataFrame, hashed: HashedRows | None) -> DataFrame:
     """Return ``Decoded.verdicts`` as ``RecordDecoder.java`` takes them."""
-    letter = [name for name in verdicts.columns if name not in ("row", "unknown", "shown")]
+    met = [name for name in verdicts.columns if name.startswith(("writer_", "stranger_"))]
+    other = {"row", "unknown", "shown", *met}
+    letter = [name for name in verdicts.columns if name not in other]
     value = F.lit(0).cast("bigint") if hashed is None else hashed.mark.value
     is_bad = F.col("error").isNotNull()
     return verdicts.select(
@@ -235,4 +373,5 @@ def _verdicts(verdicts: DataFrame, hashed: HashedRows | None) -> DataFrame:
         "shown",
         F.when(is_bad, F.struct(*letter)).alias("letter"),
         F.when(is_bad, value).alias("hash"),
+        *met,
     )

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from eo_pipeline.batch.counting import ReadCounts
-from eo_pipeline.batch.decode import Decoded
 from eo_pipeline.errors import RegistryUnavailableError, SchemaChangeError, SourceError
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.history import NextReader
@@ -154,20 +155,24 @@ class SchemaResolver:
         )
 
     def with_unknown_writers(
-        self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts
+        self,
+        entry: LedgerEntry,
+        read: ReadSchemas,
+        seen: ReadCounts,
+        records: Callable[[], DataFrame],
     ) -> WriterSchemas:
-        """The schemas that ``decoded`` was read with; with others besides, if there were records
-        of such and a schema was found for them.
+        """Return the schemas that records were ``read`` with; with others besides, if there were
+        records of such and a schema was found for them. ``records``: all, as ``Decoded.all``.
 
         Raises:
             RegistryUnavailableError: the registry was needed and did not answer.
             SourceError: it has another schema under a key that the ledger knows.
         """
-        schemas = decoded.schemas.key if self.part == KEY else decoded.schemas.value
+        schemas = read.key if self.part == KEY else read.value
         assert schemas is not None
         bad_max = self.source.dead_letter_limit if self.source.on_bad_record != "fail" else 0
         texts, unknown = dict[str, str](), list[str]()
-        for key in self._unknown_writers(decoded, schemas, seen):
+        for key in self._unknown_writers(records, schemas, seen):
             cache_key = (entry.transaction_id, key)
             if cache_key not in self._answers:
                 self._answers[cache_key] = self._text_of_unknown_writer(entry, key)
@@ -181,7 +186,7 @@ class SchemaResolver:
         return schemas.also(texts, unknown)
 
     def _unknown_writers(
-        self, decoded: Decoded, schemas: WriterSchemas, seen: ReadCounts
+        self, records: Callable[[], DataFrame], schemas: WriterSchemas, seen: ReadCounts
     ) -> list[str]:
         """Keys that the metrics name; if there may be more of them, those that a second look at
         the records finds.
@@ -189,7 +194,7 @@ class SchemaResolver:
         keys = wire_format.unknown_keys(schemas, seen.metrics)
         if len(keys) > 1:
             most = self.source.dead_letter_limit + 1
-            listed = wire_format.all_unknown_keys(decoded.all, schemas, most)
+            listed = wire_format.all_unknown_keys(records(), schemas, most)
             rows = interruptible(listed.sparkSession, listed.toArrow).to_pylist()
             keys = {wire_format.key_of(bytes.fromhex(row["key"])) for row in rows}
         return sorted(keys)
@@ -396,14 +401,19 @@ class SchemaResolvers:
         )
 
     def with_unknown_writers(
-        self, entry: LedgerEntry, decoded: Decoded, seen: ReadCounts
+        self,
+        entry: LedgerEntry,
+        read: ReadSchemas,
+        seen: ReadCounts,
+        records: Callable[[], DataFrame],
     ) -> ReadSchemas:
-        """Return the schemas that ``decoded`` was read with, and the unknown ones of its
-        records.
+        """Return the schemas that ``records`` were ``read`` with, and the unknown ones of them; see
+        :meth:`SchemaResolver.with_unknown_writers`.
         """
+        arguments = (entry, read, seen, records)
         return ReadSchemas(
-            self.value.with_unknown_writers(entry, decoded, seen) if self.value else None,
-            self.key.with_unknown_writers(entry, decoded, seen) if self.key else None,
+            self.value.with_unknown_writers(*arguments) if self.value else None,
+            self.key.with_unknown_writers(*arguments) if self.key else None,
         )
 
     def for_audit(

@@ -24,9 +24,14 @@ from eo_pipeline.batch.counting import (
     refuse_other_rows,
 )
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
-from eo_pipeline.batch.decoded_source import CountedRows, DecodedSource, has_decoded_source
+from eo_pipeline.batch.decoded_source import (
+    CountedRows,
+    DecodedSource,
+    JudgeNeededError,
+    has_decoded_source,
+)
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.batch.native_decode import NativeDecoder
+from eo_pipeline.batch.native_decode import NativeDecoder, judged
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -51,7 +56,7 @@ from eo_pipeline.batch.validation import (
     why_unfit,
 )
 from eo_pipeline.errors import EoPipelineError, SparkJobError, TransformError
-from eo_pipeline.formats.wire_format import ReadSchemas
+from eo_pipeline.formats.wire_format import NOTHING, ReadSchemas
 from eo_pipeline.kafka.fetch import Fetched, fetched, fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
@@ -213,10 +218,10 @@ class Stager:
             )
         ):
             return staged_fast
-        decoder = None if fast_path or few else self._native_decoder(spark, entry)
-        native = (
-            self._stage_decoded(spark, decoder, entry, attempt) if decoder and attempt else None
-        )
+        by_tasks = not (fast_path or few) and self._native_decoder(spark, entry, schemas)
+        native: tuple[StagedOutput, Counts] | InvalidRows | None = None
+        if by_tasks and attempt:
+            native, schemas = self._stage_by_tasks(spark, by_tasks, entry, attempt)
         if isinstance(native, tuple):
             return native
         read = fetched_alone if self.reads_alone else fetched
@@ -224,7 +229,7 @@ class Stager:
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
-        first = _AGAIN if fast_path or decoder or self.reads_alone else "error"
+        first = _AGAIN if fast_path or by_tasks or self.reads_alone else "error"
         staged = native or ready._stage(decoded, ranges, entry, attempt, first)
         while isinstance(staged, ReadSchemas):
             decoded = self._decoded(spark, entry, small, staged)
@@ -254,12 +259,32 @@ class Stager:
             as_staged=self.as_staged,
         )
 
-    def _native_decoder(self, spark: SparkSession, entry: LedgerEntry) -> NativeDecoder | None:
+    def _native_decoder(
+        self, spark: SparkSession, entry: LedgerEntry, schemas: ReadSchemas | None
+    ) -> NativeDecoder | None:
         """Return what decodes the batch in the tasks that read it, if they may."""
-        needs_plan = self.resolvers or self.where is not None or REFUSED in entry.details
+        needs_plan = self.where is not None or REFUSED in entry.details
         if needs_plan or not has_decoded_source(spark):
             return None
-        return NativeDecoder.of(spark, self.source, self.sink, judges=True)
+        judges = self.had_bad_records or judged.has(entry)
+        return NativeDecoder.of(spark, self.source, self.sink, judges=judges, schemas=schemas)
+
+    def _stage_by_tasks(
+        self, spark: SparkSession, decoder: NativeDecoder, entry: LedgerEntry, attempt: Attempt
+    ) -> tuple[tuple[StagedOutput, Counts] | InvalidRows | None, ReadSchemas | None]:
+        """Stage the records that ``decoder`` decodes; again with a judge if some are not ordinary,
+        and with schemas that nobody thought of. Return :meth:`_stage_decoded`, and the schemas.
+        """
+        try:
+            staged = self._stage_decoded(spark, decoder, entry, attempt)
+        except JudgeNeededError:
+            log.info("%s: version %d has records to judge", entry.pipeline, entry.version)
+            judged.note(entry)
+            staged = NOTHING  # only of ordinary JSON is there none at first
+        while isinstance(staged, ReadSchemas):
+            decoder = decoder.reading(spark, self.sink, staged)
+            staged = self._stage_decoded(spark, decoder, entry, attempt, _AGAIN)
+        return staged, decoder.judge.schemas if decoder.judge else None
 
     def _stage_decoded(
         self,
@@ -267,13 +292,29 @@ class Stager:
         decoder: NativeDecoder,
         entry: LedgerEntry,
         attempt: Attempt,
-    ) -> tuple[StagedOutput, Counts] | InvalidRows | None:
+        mode: str = "error",
+    ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas | None:
         """Stage the records that ``decoder`` decodes; None if Spark's plan must. Return the rows
-        that do not fit, if there are some.
+        that do not fit, if there are some; the schemas to read with, if others were met.
+
+        Raises:
+            JudgeNeededError: a record does, and there is none.
         """
         tasks = self._tasks(spark, entry.ranges, entry.offsets)
-        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
+        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes, headers=True)
         source = DecodedSource.of(spark, decoder, options)
+        with source.as_far_as_it_was_read():
+            return self._stage_read(spark, decoder, source, entry, attempt, mode)
+
+    def _stage_read(
+        self,
+        spark: SparkSession,
+        decoder: NativeDecoder,
+        source: DecodedSource,
+        entry: LedgerEntry,
+        attempt: Attempt,
+        mode: str,
+    ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas | None:
         transformed = self.result(source.frame)
         ready = self if self.agree is None else self._agreed_on(transformed)
         hashed = HashedRows.of_result(transformed, ready.sink, lineage=self.lineage)
@@ -285,22 +326,31 @@ class Stager:
             ready._why(transformed),
         )
         layout = ready.sink.partition_columns
-        staged = result.stage(attempt, layout, self.as_staged, source.totals)
+        staged = result.stage(attempt, layout, self.as_staged, source.totals, mode)
         if staged is None:
             return None
-        if result.unfit:
-            return result.unfit
         rows, parts = staged
         seen = source.seen(parts)
-        if seen is None:
-            parts = DecodedSource.of(spark, decoder, options).counted()
+        if seen is None and not result.unfit:
+            parts = source.counted()
             seen = source.seen(parts)
+        schemas = decoder.judge.schemas if decoder.judge else None
+        if self.resolvers and schemas and seen:
+            then = schemas
+            schemas = self.resolvers.with_unknown_writers(
+                entry, then, seen, lambda: self._decoded(spark, entry, None, then).all
+            )
+            if schemas.writers != then.writers:
+                return schemas
+        if result.unfit:
+            return result.unfit
         assert seen is not None, "an action without a transform reads all"
         refuse_bad(seen, self.source)
         refuse_other_rows(result.rows, rows, entry.checkpoint)
         dead, dead_checksum = decoder.dead_letters(parts, seen, attempt)
         output = StagedOutput(rows=rows, dead_letters=dead)
-        return output, counts(seen, output, entry, result.checksum(), dead_checksum)
+        counted = counts(seen, output, entry, result.checksum(), dead_checksum)
+        return output, replace(counted, **read_with(schemas, seen.metrics, entry))
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]
@@ -365,7 +415,9 @@ class Stager:
         rows = self._rows(result, entry, attempt, mode)
         seen = reading.seen(result)
         schemas = (
-            self.resolvers.with_unknown_writers(entry, decoded, seen) if self.resolvers else None
+            self.resolvers.with_unknown_writers(entry, decoded.schemas, seen, lambda: decoded.all)
+            if self.resolvers
+            else None
         )
         if schemas and schemas.writers != decoded.writers:
             return schemas

@@ -8,7 +8,7 @@ the kind reads the payload.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -133,9 +133,14 @@ class ReadSchemas:
         return [schemas for schemas in (self.value, self.key) if schemas is not None]
 
     @property
+    def by_registry(self) -> list[WriterSchemas]:
+        """Those of parts whose schemas a registry has."""
+        return [schemas for schemas in self.parts if schemas.has_keys]
+
+    @property
     def writers(self) -> list[tuple[str, ...]]:
         """Keys of the registry's schemas that records are tested for, by part."""
-        return [schemas.writers for schemas in self.parts if schemas.has_keys]
+        return [schemas.writers for schemas in self.by_registry]
 
 
 #: For records without a registry.
@@ -208,7 +213,7 @@ def metrics(schemas: WriterSchemas | None) -> list[Column]:
     """Return aggregates: bits of the writers met, and two of the keys of other schemas."""
     if schemas is None or not schemas.has_keys:
         return []
-    name_of, index = schemas.part.column_name, writer_index(schemas)
+    name_of, index, unknown = schemas.part.column_name, writer_index(schemas), stranger(schemas)
     bits = [
         F.bit_or(
             F.when(
@@ -218,12 +223,34 @@ def metrics(schemas: WriterSchemas | None) -> list[Column]:
         ).alias(name_of(f"writers_{n}"))
         for n, start in enumerate(_metric_groups(schemas.writers))
     ]
-    unknown = F.when(_is_unknown(schemas), F.hex(F.col(_key_column(schemas))))
     return [
         *bits,
         F.min(unknown).alias(name_of("stranger_first")),
         F.max(unknown).alias(name_of("stranger_last")),
     ]
+
+
+def stranger(schemas: WriterSchemas) -> Column:
+    """Return the key of a schema that is neither a writer's nor one of ``schemas.unknown``, in
+    hexadecimal digits; null for any other record.
+    """
+    return F.when(_is_unknown(schemas), F.hex(F.col(_key_column(schemas))))
+
+
+def counted_metrics(
+    schemas: WriterSchemas, indexes: Iterable[int], strangers: Collection[str]
+) -> dict[str, Any]:
+    """Return what :func:`metrics` gives for records of the writers at ``indexes``, and of others
+    with the keys ``strangers``.
+    """
+    name_of = schemas.part.column_name
+    bits = {name_of(f"writers_{n}"): 0 for n in range(len(_metric_groups(schemas.writers)))}
+    for index in set(indexes):
+        bits[name_of(f"writers_{index // _BITS}")] |= 1 << index % _BITS
+    return bits | {
+        name_of("stranger_first"): min(strangers, default=None),
+        name_of("stranger_last"): max(strangers, default=None),
+    }
 
 
 def metric_columns(schemas: WriterSchemas) -> list[str]:
@@ -280,9 +307,9 @@ def first_match(branches: Iterable[tuple[Column, Column]]) -> Column:
     return F.lit(None) if chain is None else chain
 
 
-def _bytes_of(key: str) -> bytes:
-    """The inverse of :func:`key_of`."""
-    if is_made(key):
+def bytes_of(key: str) -> bytes:
+    """Return the bytes in front of the records of a schema: the inverse of :func:`key_of`."""
+    if is_made(key) or key == NO_KEY:
         return b""  # no record has it
     if key.isdigit():
         return _NUMBER + int(key).to_bytes(_NUMBER_BYTES - 1, "big")
@@ -328,7 +355,7 @@ def _index_of_writer(schemas: WriterSchemas) -> Column:
     if not schemas.has_keys:
         return F.lit(0)
     return first_match(
-        (F.col(_key_column(schemas)) == F.lit(bytearray(_bytes_of(key))), F.lit(i))
+        (F.col(_key_column(schemas)) == F.lit(bytearray(bytes_of(key))), F.lit(i))
         for i, key in enumerate(schemas.writers)
     )
 
@@ -336,7 +363,7 @@ def _index_of_writer(schemas: WriterSchemas) -> Column:
 def _is_unknown(schemas: WriterSchemas) -> Column:
     """Return whether the schema is neither a writer's nor one of ``schemas.unknown``."""
     key = F.col(_key_column(schemas))
-    no_schemas = [F.lit(bytearray(_bytes_of(unknown))) for unknown in schemas.unknown]
+    no_schemas = [F.lit(bytearray(bytes_of(unknown))) for unknown in schemas.unknown]
     is_new = key.isNotNull() & writer_index(schemas).isNull()
     return is_new & ~key.isin(*no_schemas) if no_schemas else is_new
 

@@ -41,6 +41,7 @@ CATALOG_SETTING = f"spark.sql.catalog.{FUNCTION_CATALOG}"
 CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
+    "AvroPlan.java",
     "DeadLetters.java",
     "DecodedRanges.java",
     "Decoding.java",
@@ -49,9 +50,13 @@ _SOURCES = (
     "Judge.java",
     "KafkaRanges.java",
     "LaterExtensions.java",
+    "MetSchemas.java",
     "OptionsTable.java",
+    "Ordinary.java",
+    "OrdinaryAvro.java",
     "OrdinaryFunctions.java",
     "OrdinaryJson.java",
+    "OrdinaryKey.java",
     "OrdinaryScanner.java",
     "ParquetWithIds.java",
     "Plain.java",

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -187,6 +188,9 @@ class SparkSettings(Settings):
             launch: Mapping[str, str] = self.config
             if not remote:
                 launch = self._launch_for_work()
+                # py4j needs it for its first list: 0.3 s, in which Java may be starting
+                with without_pandas():
+                    import_module("pyspark.testing.utils")
                 start_driver(submit_arguments(self.master, launch))
             if not of_ours or remote or not is_local(self.master):
                 return self._create(launch, remote)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +14,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline import DeltaSink, PostgresSink
+from eo_pipeline.batch import decoded_source
+from eo_pipeline.batch.counting import ReadCounts
+from eo_pipeline.batch.native_decode import NativeDecoder, read_counts
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.batch.validation import InvalidRows
 from eo_pipeline.errors import SparkJobError
+from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
 from tests.batch.test_fast_path import Staged, World, spark, world
 from tests.support.engine import Bench
+from tests.support.registry import serialized
 
 __all__ = ["spark", "world"]
 
@@ -31,10 +38,10 @@ def value(n: int) -> bytes:
 
 def native(world: World, stager: Stager) -> Staged | None:
     """What the tasks that read make of the batch; None: it is left to Spark's plan."""
-    decoder = stager._native_decoder(world.spark, world.entry())
+    decoder = stager._native_decoder(world.spark, world.entry(), None)
     if decoder is None:
         return None
-    done = stager._stage_decoded(world.spark, decoder, world.entry(), world._attempt())
+    done, _ = stager._stage_by_tasks(world.spark, decoder, world.entry(), world._attempt())
     if done is None:
         return None
     assert isinstance(done, tuple)
@@ -152,10 +159,137 @@ def test_unknown_fields_make_a_record_bad_if_the_source_says_so(world: World) ->
     assert same(world, transformed(world, TRANSFORMS["filter"], **policy)).counts.dead_letters == 1
 
 
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were judged, by batch, from now on."""
+    seen: list[int] = []
+
+    def counted(parts: Sequence[Any], schemas: ReadSchemas | None = None) -> ReadCounts:
+        seen.append(sum(part["judged"] for part in parts))
+        return read_counts(parts, schemas)
+
+    monkeypatch.setattr(decoded_source, "read_counts", counted)
+    return seen
+
+
+KEYS: dict[str, tuple[dict[str, str], list[bytes | None]]] = {
+    "text": ({"key_format": "text"}, [b"a", "é".encode(), b"", None, b"\xff"]),
+    "json": (
+        {"key_format": "json", "key_schema": "id BIGINT NOT NULL, at STRUCT<x: INT>"},
+        [b'{"id": 1}', b'{"at": {"x": 2}, "id": 3, "more": 1}', None, b'{"at": {}}', b"?"],
+    ),
+}
+
+
+@pytest.mark.core(only=["json"])
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_become_columns_where_they_are_read(
+    world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, keys = KEYS[name]
+    for n, key in enumerate(keys):
+        world.write([value(n), b'{"id": %d, "other": 1}' % n], key=key)
+    counts = judged(monkeypatch)
+    source: dict[str, Any] = {**settings, "on_bad_record": "dead_letter"}
+    ours = same(world, transformed(world, TRANSFORMS["filter"], **source))
+    assert ours.counts.dead_letters == counts[-1] == (2 if name == "text" else 4)
+    same(world, world.stager(SCHEMA, **source, tombstones="skip"))
+
+
 @pytest.mark.core
 def test_nested_columns_need_no_transform(world: World) -> None:
     world.write([value(n) for n in range(40)] + [b'{"tags": []}', b'{"at": null, "tags": [null]}'])
     same(world, world.stager(SCHEMA))
+
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "small", "type": ["int", "null"]},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "ratio", "type": "double"},
+        {"name": "part", "type": "float"},
+        {"name": "is_new", "type": "boolean"},
+        {"name": "raw", "type": ["null", "bytes"]},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 3}},
+        {"name": "size", "type": {"type": "enum", "name": "Size", "symbols": ["S", "L"]}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "to", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
+        {
+            "name": "place",
+            "type": {
+                "type": "record",
+                "name": "Place",
+                "fields": [{"name": "x", "type": ["null", "double"]}],
+            },
+        },
+    ],
+}
+
+
+def order(n: int) -> dict[str, Any]:
+    return {
+        "id": n - 2**62,
+        "small": None if n % 3 else -n,
+        "name": None if n % 4 else f"n{n} é",
+        "ratio": n / 7,
+        "part": n / 8,
+        "is_new": n % 2 == 0,
+        "raw": None if n % 5 else b"\x00\xff" * n,
+        "hash": b"abc",
+        "size": "SL"[n % 2],
+        "day": date(1, 1, 1 + n % 20),
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999000 - 1000 * n, tzinfo=UTC),
+        "to": datetime(2026, 1, 1, 1, 2, 3, n, tzinfo=UTC) if n % 2 else None,
+        "tags": [None, "a"] * (n % 3),
+        "place": {"x": None if n % 2 else n / 3},
+    }
+
+
+@pytest.mark.core
+def test_avro_is_read_by_its_schema(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [serialized(json.dumps(AVRO), order(n)) for n in range(60)]
+    world.write(values, key=b"a")
+    # cut off in every place, and with something behind it
+    world.write([values[7][:end] for end in range(len(values[7]))] + [values[8] + b"\0", None])
+    # lengths, counts and symbols that nobody has
+    world.write([b"\xff" * 40, values[3][:10] + b"\xff" * 9 + b"\x01" + values[3][20:]])
+    counts = judged(monkeypatch)
+    ours = same(
+        world, world.stager(json.dumps(AVRO), value_format="avro", on_bad_record="dead_letter")
+    )
+    assert counts[0] == len(values[7]) + 4
+    assert 60 <= ours.counts.rows < 70
+
+
+@pytest.mark.core
+def test_a_judge_is_made_when_a_record_needs_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+    reading = NativeDecoder.reading
+
+    def counted(self: NativeDecoder, *asked: Any) -> NativeDecoder:
+        made.append(True)
+        return reading(self, *asked)
+
+    monkeypatch.setattr(NativeDecoder, "reading", counted)
+
+    def needs_all(rows: DataFrame) -> DataFrame:
+        if rows.count() < 40:
+            raise ValueError("too few")
+        return rows
+
+    world.write([value(n) for n in range(40)])
+    same(world, transformed(world, needs_all))
+    assert not made
+    world.write([b'{"id": 40, "name": "a", "id": 41}', *[value(n) for n in range(40)]], partition=1)
+    source = {"on_bad_record": "dead_letter"}
+    assert same(world, transformed(world, needs_all, **source)).counts.dead_letters == 1
+    assert len(made) == 1
 
 
 def test_nested_columns_of_a_database_are_documents(world: World) -> None:
@@ -180,9 +314,9 @@ def test_rows_that_do_not_fit_are_found_by_the_same_tasks(world: World) -> None:
     world.write([value(1), b'{"id": 2, "name": "a\\u0000b"}'])
     sink = PostgresSink(dsn="postgresql://localhost/none", table="t")
     stager = replace(world.stager(SCHEMA, on_bad_record="dead_letter"), sink=sink)
-    decoder = stager._native_decoder(world.spark, world.entry())
+    decoder = stager._native_decoder(world.spark, world.entry(), None)
     assert decoder is not None
-    unfit = stager._stage_decoded(world.spark, decoder, world.entry(), world._attempt())
+    unfit, _ = stager._stage_by_tasks(world.spark, decoder, world.entry(), world._attempt())
     assert isinstance(unfit, InvalidRows)
     assert (unfit.rows, unfit.example["offset"]) == (1, 1)
     output, counts = stager.stage(world.spark, world.entry(), world._attempt())

@@ -86,6 +86,7 @@ def test_few_files_use_the_packages_java(package: dict[str, Module]) -> None:
         "eo_pipeline.batch.decode_json",
         "eo_pipeline.batch.decoded_source",
         "eo_pipeline.batch.fast_path",
+        "eo_pipeline.batch.native_decode",
         "eo_pipeline.batch.output",
         "eo_pipeline.batch.stage",
         "eo_pipeline.batch.warmup",

@@ -62,6 +62,7 @@ public class DecodedRanges implements TableProvider {
         private final StructType columns;
         private StructType read;
         private Batch kafka;
+        private InputPartition[] shared;
 
         Reading(CaseInsensitiveStringMap options, StructType columns) {
             this.options = options;
@@ -101,12 +102,17 @@ public class DecodedRanges implements TableProvider {
         }
 
         public Batch toBatch() {
-            kafka = KafkaRanges.batch(options);
+            if (kafka == null) {
+                kafka = KafkaRanges.batch(options);
+            }
             return this;
         }
 
+        /** Planned once: each copy of a plan's node asks, and Spark's source then asks Kafka. */
         public InputPartition[] planInputPartitions() {
-            InputPartition[] shared = KafkaRanges.shared(kafka, options);
+            if (shared == null) {
+                shared = KafkaRanges.shared(kafka, options);
+            }
             HashMap planned = new HashMap();
             planned.put("parts", new Integer(shared.length));
             Totals.of(told("totals")).put(-1, planned);
@@ -223,6 +229,10 @@ public class DecodedRanges implements TableProvider {
                     if (values != null) {
                         fill(values, record);
                         return true;
+                    }
+                    if (decoder.why() != null) {
+                        next = part.ranges.length; // nothing of this counts
+                        break;
                     }
                 }
                 reader.close();

@@ -12,8 +12,17 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
 final class Decoding implements Serializable {
-    /** Null: every record is judged. */
-    final OrdinaryJson ordinary;
+    /** Reads values; null: every record is judged. */
+    final Ordinary ordinary;
+
+    /** The same, if values are Avro; else null. */
+    final OrdinaryAvro avro;
+
+    /** Columns of a value; those of the key follow. */
+    final int fields;
+
+    /** Reads keys; null: they are no columns. */
+    final OrdinaryKey key;
 
     /** Null: what needs one is not read here. */
     final Judge judge;
@@ -23,15 +32,24 @@ final class Decoding implements Serializable {
 
     /** Columns of a good record. */
     final StructType columns;
+
+    /** Parts of a record whose schemas a registry has. */
+    final int schemas;
     final boolean skipsTombstones;
     final boolean failsUnknown;
 
     Decoding(CaseInsensitiveStringMap options) {
         columns = (StructType) DataType.fromJson(options.get(KafkaRanges.PREFIX + "columns"));
         String told = options.get(KafkaRanges.PREFIX + "read");
-        ordinary = told == null ? null : new OrdinaryJson(told);
+        String ofAvro = options.get(KafkaRanges.PREFIX + "read_avro");
+        avro = ofAvro == null ? null : new OrdinaryAvro(ofAvro);
+        ordinary = told == null ? (Ordinary) avro : new OrdinaryJson(told);
+        fields = options.getInt(KafkaRanges.PREFIX + "fields", columns.size());
+        String ofKey = options.get(KafkaRanges.PREFIX + "read_key");
+        key = ofKey == null ? null : new OrdinaryKey(ofKey, columns.size() - fields);
         String view = options.get(KafkaRanges.PREFIX + "judge");
         judge = view == null ? null : Judge.of((SparkSession) SparkSession.active(), view);
+        schemas = options.getInt(KafkaRanges.PREFIX + "schemas", 0);
         letters = DeadLetters.of(options);
         skipsTombstones = options.getBoolean(KafkaRanges.PREFIX + "skips_tombstones", false);
         failsUnknown = options.getBoolean(KafkaRanges.PREFIX + "fails_unknown", false);

@@ -54,7 +54,7 @@ import scala.collection.immutable.Map;
  * there twice, one in a struct that the schema does not name, a missing one that is required,
  * anything after the object, half a character, a time or a number that would not stay what it is.
  */
-public class OrdinaryJson implements ScalarFunction {
+public class OrdinaryJson implements ScalarFunction, Ordinary {
     private static final JsonFactory FACTORY = JsonFactory.builder().build();
     static final int EARLIEST_YEAR = 1600;
     static final long MICROS_OF_A_DAY = 86400000000L;
@@ -110,10 +110,7 @@ public class OrdinaryJson implements ScalarFunction {
 
     /** What {@link #resultType} has; never null. Spark calls this by its name. */
     public InternalRow invoke(byte[] value) {
-        InternalRow row = value == null ? null : scanned(value);
-        if (row == null && value != null) {
-            row = parsed(value);
-        }
+        InternalRow row = value == null ? null : read(value);
         if (row == null) {
             return judged(value);
         }
@@ -121,7 +118,18 @@ public class OrdinaryJson implements ScalarFunction {
         return new GenericInternalRow(new Object[] {row, unknown, null, null});
     }
 
-    /** The record, and behind it the names of its unknown fields; null if the scanner gives up. */
+    /** The record, and behind it the names of its unknown fields; null if it must be judged. */
+    InternalRow read(byte[] value) {
+        InternalRow row = scanned(value);
+        return row == null ? parsed(value) : row;
+    }
+
+    public Object[] values(byte[] value, InternalRow record) {
+        InternalRow found = read(value);
+        return found == null ? null : ((GenericInternalRow) found).values();
+    }
+
+    /** As {@link #read}; null if the scanner gives up. */
     public InternalRow scanned(byte[] value) {
         return OrdinaryScanner.record(value, shape);
     }

@@ -6,14 +6,14 @@ import java.util.HashMap;
 import java.util.TreeSet;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Takes records one after the other, and counts them. An ordinary one is read by {@link
- * OrdinaryJson}; any other one is what the {@link Judge} says of it.
+ * Ordinary}, and its key by {@link OrdinaryKey}; any other one is what the {@link Judge} says.
  *
  * For one task: it keeps what it counts.
  */
@@ -31,10 +31,12 @@ final class RecordDecoder {
     private static final int SHOWN = 3;
     private static final int LETTER = 4;
     private static final int HASH = 5;
+    private static final int SCHEMAS = 6;
 
     private final Decoding decoding;
-    private final StructType columns;
+    private final DataType[] types;
     private final DeadLetters.File letters;
+    private final MetSchemas[] schemas;
 
     private long records;
     private long bytes;
@@ -42,6 +44,7 @@ final class RecordDecoder {
     private long good;
     private long bad;
     private long skipped;
+    private long judged;
     private long unknown;
     private UTF8String firstBad;
     private String why;
@@ -50,7 +53,14 @@ final class RecordDecoder {
 
     RecordDecoder(Decoding decoding) {
         this.decoding = decoding;
-        columns = decoding.columns;
+        types = new DataType[decoding.columns.size()];
+        for (int i = 0; i < types.length; i++) {
+            types[i] = decoding.columns.apply(i).dataType();
+        }
+        schemas = new MetSchemas[decoding.schemas];
+        for (int i = 0; i < schemas.length; i++) {
+            schemas[i] = new MetSchemas(SCHEMAS + 2 * i);
+        }
         letters = decoding.letters == null ? null : new DeadLetters.File(decoding.letters);
     }
 
@@ -70,28 +80,39 @@ final class RecordDecoder {
             }
             return judged(record);
         }
-        byte[] value = record.getBinary(KafkaRanges.VALUE);
-        bytes += value.length;
-        InternalRow found = null;
-        if (decoding.ordinary != null) {
-            found = decoding.ordinary.scanned(value);
-            if (found == null) {
-                found = decoding.ordinary.parsed(value);
-            }
-        }
-        if (found == null) {
+        if (decoding.ordinary == null) {
+            bytes += record.getUTF8String(KafkaRanges.VALUE).numBytes();
             return judged(record);
         }
-        Object[] values = ((GenericInternalRow) found).values();
-        Object more = values[columns.size()];
-        if (more != null) {
+        byte[] value = record.getBinary(KafkaRanges.VALUE);
+        bytes += value.length;
+        Object[] values = decoding.ordinary.values(value, record);
+        Object[] key = values == null || decoding.key == null ? null : decoding.key.of(record);
+        if (values == null || decoding.key != null && key == null) {
+            return judged(record);
+        }
+        Object more = values[decoding.fields];
+        Object moreOfKey = key == null ? null : key[key.length - 1];
+        if (more != null || moreOfKey != null) {
             if (decoding.failsUnknown) {
                 return judged(record);
             }
-            note((ArrayData) more);
+            unknown++;
+            note(more, "");
+            note(moreOfKey, "key: ");
+        }
+        if (decoding.avro != null && schemas.length > 0) {
+            schemas[0].wrote(decoding.avro.writer());
         }
         good++;
-        return values;
+        return key == null ? values : both(values, key);
+    }
+
+    private Object[] both(Object[] values, Object[] key) {
+        Object[] all = new Object[types.length];
+        System.arraycopy(values, 0, all, 0, decoding.fields);
+        System.arraycopy(key, 0, all, decoding.fields, key.length - 1);
+        return all;
     }
 
     private Object[] judged(InternalRow record) throws IOException {
@@ -100,7 +121,11 @@ final class RecordDecoder {
             return null;
         }
         isJudged = true;
+        judged++;
         InternalRow said = decoding.judge.of(record);
+        for (int i = 0; i < schemas.length; i++) {
+            schemas[i].met(said);
+        }
         if (!said.isNullAt(ERROR)) {
             bad++;
             UTF8String shown = said.getUTF8String(SHOWN);
@@ -115,20 +140,21 @@ final class RecordDecoder {
         }
         good++;
         if (!said.isNullAt(UNKNOWN)) {
-            note(said.getArray(UNKNOWN));
+            unknown++;
+            note(said.getArray(UNKNOWN), "");
         }
-        InternalRow row = said.getStruct(ROW, columns.size());
-        Object[] values = new Object[columns.size()];
+        InternalRow row = said.getStruct(ROW, types.length);
+        Object[] values = new Object[types.length];
         for (int i = 0; i < values.length; i++) {
-            values[i] = RowFile.value(row, i, columns.apply(i).dataType());
+            values[i] = RowFile.value(row, i, types[i]);
         }
         return values;
     }
 
-    private void note(ArrayData more) {
-        unknown++;
-        for (int i = 0; i < more.numElements(); i++) {
-            String name = more.getUTF8String(i).toString();
+    private void note(Object more, String before) {
+        ArrayData found = (ArrayData) more;
+        for (int i = 0; found != null && i < found.numElements(); i++) {
+            String name = before + found.getUTF8String(i);
             boolean isLong = name.codePointCount(0, name.length()) > NAME_CHARACTERS_MAX;
             names.add(isLong ? name.substring(0, name.offsetByCodePoints(0, NAME_CHARACTERS_MAX)) : name);
             if (names.size() > NAMES_MAX) {
@@ -168,9 +194,15 @@ final class RecordDecoder {
         counted.put("good", new Long(good));
         counted.put("bad", new Long(bad));
         counted.put("skipped", new Long(skipped));
+        counted.put("judged", new Long(judged));
         counted.put("unknown", new Long(unknown));
         counted.put("unknown_fields", new ArrayList(names));
         counted.put("first_bad", firstBad == null ? null : firstBad.toString());
+        ArrayList met = new ArrayList();
+        for (int i = 0; i < schemas.length; i++) {
+            met.add(schemas[i].counted());
+        }
+        counted.put("schemas", met);
         if (letters != null) {
             letters.finish(counted);
         }
