@@ -37,7 +37,6 @@ from eo_pipeline.batch.output import PARQUET, marked, materialize
 from eo_pipeline.batch.read import hide_secrets
 from eo_pipeline.batch.validation import InvalidRows
 from eo_pipeline.errors import TransformError
-from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.ledger.entry import Checksum
 from eo_pipeline.spark import (
     SPARK_ERRORS,
@@ -79,35 +78,29 @@ class DecodedSource:
     """The records of a batch: ``frame`` has the good ones; lazy."""
 
     frame: DataFrame
+    decoder: NativeDecoder
     options: Mapping[str, str]
     #: name of the totals of what is read
     totals: str
-    #: those that the records are read with
-    schemas: ReadSchemas | None
-    #: whether records that are not ordinary are judged
-    judges: bool
 
     @classmethod
     def of(
         cls, spark: SparkSession, decoder: NativeDecoder, options: Mapping[str, str]
     ) -> DecodedSource:
         """Return the records that the ``options`` of ``decoder`` name."""
-        judge = decoder.judge
         totals = f"read-{uuid.uuid4().hex}"
         schema = StructType([*decoder.columns, StructField(KAFKA_COLUMN, _KAFKA, nullable=False)])
-        options = {**options, "eo.schema": schema.json(), "eo.totals": totals}
+        ours = {"eo.schema": schema.json(), "eo.totals": totals}
         hide_secrets(spark)
-        frame = spark.read.format(FORMAT).options(**options).load()
-        frame = with_known_schema(frame, schema)
-        return cls(frame, options, totals, judge.schemas if judge else None, judge is not None)
+        frame = spark.read.format(FORMAT).options(**{**options, **ours}).load()
+        return cls(with_known_schema(frame, schema), decoder, options, totals)
 
     def counted(self) -> Parts:
         """Read all records, of which a transform did not take all, for their totals."""
-        spark, totals = self.frame.sparkSession, f"again-{self.totals}"
-        options = {**self.options, "eo.totals": totals}
-        again = spark.read.format(FORMAT).options(**options).load()
-        interruptible(spark, again.groupBy().count().collect)
-        return _totals(spark, totals)
+        spark = self.frame.sparkSession
+        again = DecodedSource.of(spark, self.decoder, self.options)
+        interruptible(spark, again.frame.groupBy().count().collect)
+        return _totals(spark, again.totals)
 
     @contextmanager
     def as_far_as_it_was_read(self) -> Iterator[None]:
@@ -119,7 +112,7 @@ class DecodedSource:
         try:
             yield
         except (*SPARK_ERRORS, TransformError):
-            if not self.judges:
+            if self.decoder.judge is None:
                 with suppress(*SPARK_ERRORS):  # Spark is lost
                     self.seen(_totals(self.frame.sparkSession, self.totals))
             raise
@@ -135,7 +128,7 @@ class DecodedSource:
             raise JudgeNeededError
         whole = next((part["parts"] for part in parts if "parts" in part), None)
         counted = [part for part in parts if "records" in part]
-        return read_counts(counted, self.schemas) if whole == len(counted) else None
+        return read_counts(counted, self.decoder.schemas) if whole == len(counted) else None
 
 
 def _totals(spark: SparkSession, name: str) -> Parts:

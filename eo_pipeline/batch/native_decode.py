@@ -155,9 +155,20 @@ class NativeDecoder:
     """
 
     source: KafkaSource
-    columns: StructType
     ordinary: Ordinary | None
     judge: Judge | None
+
+    @property
+    def columns(self) -> StructType:
+        """Columns of a good record."""
+        reads = self.judge or self.ordinary
+        assert reads is not None, "there is one of them"
+        return reads.columns
+
+    @property
+    def schemas(self) -> ReadSchemas | None:
+        """The schemas that records are read with; None if there are none, or no judge."""
+        return self.judge.schemas if self.judge else None
 
     @classmethod
     def of(
@@ -176,13 +187,13 @@ class NativeDecoder:
         if "protobuf" in (source.value_format, source.key_format):
             return None  # Python decodes it
         ordinary = Ordinary.of(source)
-        decoder = cls(source, ordinary.columns if ordinary else StructType(), ordinary, None)
+        decoder = cls(source, ordinary, None)
         return decoder.reading(spark, sink, schemas) if judges or ordinary is None else decoder
 
     def reading(self, spark: SparkSession, sink: Sink, schemas: ReadSchemas | None) -> Self:
         """Return a copy whose judge reads records with ``schemas``."""
         judge = _judge(spark, self.source, sink, schemas, native=self.ordinary is None)
-        return replace(self, columns=judge.columns, judge=judge)
+        return replace(self, judge=judge)
 
     def options(
         self,
@@ -237,7 +248,7 @@ class NativeDecoder:
             value, key = ordinary.value, ordinary.key
             options = {"eo.read": native_parameters(value, read_as(value))}
         else:
-            schemas = self.judge.schemas.value if self.judge else None
+            schemas = self.schemas.value if self.schemas else None
             key_or_none = key_schema(source)
             if source.value_format != "avro" or schemas is None:
                 return {}

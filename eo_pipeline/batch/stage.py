@@ -284,7 +284,7 @@ class Stager:
         while isinstance(staged, ReadSchemas):
             decoder = decoder.reading(spark, self.sink, staged)
             staged = self._stage_decoded(spark, decoder, entry, attempt, _AGAIN)
-        return staged, decoder.judge.schemas if decoder.judge else None
+        return staged, decoder.schemas
 
     def _stage_decoded(
         self,
@@ -304,17 +304,12 @@ class Stager:
         options = decoder.options(spark, entry, attempt, tasks, self.record_bytes, headers=True)
         source = DecodedSource.of(spark, decoder, options)
         with source.as_far_as_it_was_read():
-            return self._stage_read(spark, decoder, source, entry, attempt, mode)
+            return self._stage_read(source, entry, attempt, mode)
 
     def _stage_read(
-        self,
-        spark: SparkSession,
-        decoder: NativeDecoder,
-        source: DecodedSource,
-        entry: LedgerEntry,
-        attempt: Attempt,
-        mode: str,
+        self, source: DecodedSource, entry: LedgerEntry, attempt: Attempt, mode: str
     ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas | None:
+        spark, decoder = source.frame.sparkSession, source.decoder
         transformed = self.result(source.frame)
         ready = self if self.agree is None else self._agreed_on(transformed)
         hashed = HashedRows.of_result(transformed, ready.sink, lineage=self.lineage)
@@ -334,7 +329,7 @@ class Stager:
         if seen is None and not result.unfit:
             parts = source.counted()
             seen = source.seen(parts)
-        schemas = decoder.judge.schemas if decoder.judge else None
+        schemas = decoder.schemas
         if self.resolvers and schemas and seen:
             then = schemas
             schemas = self.resolvers.with_unknown_writers(

@@ -214,8 +214,8 @@ MUTANTS = (
         "decoded-read-whole",
         "Counts of tasks that did not read all records are not believed.",
         "eo_pipeline/batch/decoded_source.py",
-        "return read_counts(counted, self.schemas) if whole == len(counted) else None",
-        "return read_counts(counted, self.schemas)",
+        "return read_counts(counted, self.decoder.schemas) if whole == len(counted) else None",
+        "return read_counts(counted, self.decoder.schemas)",
         (f"{_DECODED}::test_records_that_a_transform_does_not_take_are_counted_by_a_second_job",),
     ),
     Mutant(

@@ -180,7 +180,6 @@ public class DecodedRanges implements TableProvider {
     static class Reader implements PartitionReader {
         private static final int TIMESTAMP = 5;
         private static final int TIMESTAMP_TYPE = 6;
-        private static final int HEADERS = 7;
 
         // 0001-01-01 and the last microsecond of 9999-12-31
         private static final long FIRST_MICROS = -62135596800000000L;
@@ -272,7 +271,7 @@ public class DecodedRanges implements TableProvider {
                     return isKept && !record.isNullAt(place) ? new Long(micros) : null;
                 case TIMESTAMP_TYPE:
                     return new Integer(record.getInt(place));
-                case HEADERS:
+                case KafkaRanges.HEADERS:
                     return record.isNullAt(place) ? null : record.getArray(place);
                 default:
                     return record.isNullAt(place) ? null : record.getBinary(place);

@@ -28,6 +28,7 @@ final class KafkaRanges {
     static final int TOPIC = 2;
     static final int PARTITION = 3;
     static final int OFFSET = 4;
+    static final int HEADERS = 7;
 
     private KafkaRanges() {
     }

@@ -15,8 +15,6 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
 final class OrdinaryAvro implements Ordinary {
-    private static final int HEADERS = 7;
-
     private final String told;
     private transient Writer[] writers;
     private transient UTF8String header;
@@ -40,7 +38,8 @@ final class OrdinaryAvro implements Ordinary {
         if (writers == null) {
             parse();
         }
-        if (header != null && !record.isNullAt(HEADERS) && names(record.getArray(HEADERS))) {
+        boolean hasHeaders = !record.isNullAt(KafkaRanges.HEADERS);
+        if (header != null && hasHeaders && names(record.getArray(KafkaRanges.HEADERS))) {
             return null;
         }
         Writer found = last != null && last.wrote(value) ? last : null;
