@@ -77,8 +77,8 @@ class AvroDecoder(SchemaDecoder):
 
 
 def ordinary_writers(schemas: WriterSchemas) -> list[dict[str, Any]]:
-    """Return how ``OrdinaryAvro.java`` reads the records of each writer; without those that Avro's
-    rules alone do not read into the columns.
+    """Return the plans of ``OrdinaryWritten.java`` for the records of each writer; without those
+    that Avro's rules alone do not read into the columns.
     """
     writers = []
     for i, key in enumerate(schemas.writers):

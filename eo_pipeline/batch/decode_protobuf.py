@@ -9,8 +9,10 @@ neither is possible, records of that writer are bad.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame
@@ -23,7 +25,15 @@ from eo_pipeline.batch import protobuf_worker
 from eo_pipeline.batch.decoder import PARSED, UNKNOWN, SchemaDecoder
 from eo_pipeline.batch.protobuf_worker import Columns, Message, WriterPlan
 from eo_pipeline.formats import wire_format
-from eo_pipeline.formats.protobuf import Protobuf, only, plain_files, prefixes, without
+from eo_pipeline.formats.protobuf import (
+    Protobuf,
+    is_map,
+    is_value,
+    only,
+    plain_files,
+    prefixes,
+    without,
+)
 from eo_pipeline.formats.schema_diff import (
     ARRAY,
     MAP,
@@ -40,6 +50,7 @@ from eo_pipeline.formats.wire_format import (
     exact_cast,
     has_new_symbol,
 )
+from eo_pipeline.ledger.schemas import is_made
 
 _BODY = "_eo_message"
 
@@ -138,6 +149,72 @@ class ProtobufDecoder(SchemaDecoder):
             for i, key in enumerate(schemas.writers)
             for prefix in prefixes(self._kind.indexes(schemas.texts[key]))
         ).cast("binary")
+
+
+def ordinary_writers(schemas: WriterSchemas) -> list[dict[str, Any]]:
+    """Return the plans of ``OrdinaryWritten.java`` for the records of each writer; without those
+    whose messages do not become columns by their fields' numbers and types alone.
+    """
+    kind = schemas.kind
+    assert isinstance(kind, Protobuf)
+    reader, writers = kind.descriptor(schemas.reader_text), []
+    for i, key in enumerate(schemas.writers):
+        branch = _Branch.of(kind, schemas, key)
+        is_more = branch.keeps or branch.in_writer_form or branch.enums
+        clashes = kind.clash(branch.writer, branch.reader)
+        if is_more or clashes or is_made(key) or wire_format.quarantined_changes(schemas, key):
+            continue
+        left = kind.names_left_out(branch.writer, branch.reader)
+        with suppress(_NotOrdinaryError):
+            message = _numbered(reader, left, ())
+            indexes = kind.indexes(branch.writer)
+            for prefix in prefixes(indexes) if schemas.has_keys else [b""]:
+                begins = (wire_format.bytes_of(key) + prefix).hex()
+                writers.append({"index": i, "key": begins, "message": message})
+    return writers
+
+
+class _NotOrdinaryError(Exception):
+    """A message has a field that Java does not read."""
+
+
+#: Kinds of messages that are one value, for ``ProtobufPlan.java``, beside the types of fields.
+_TIMESTAMP, _DURATION, _WRAPPER = 19, 20, 21
+
+
+def _numbered(
+    message: Any, left: Mapping[tuple[int, ...], str], path: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return ``message``, below the fields ``path``, for ``ProtobufPlan.java``."""
+    names = {at[-1]: name for at, name in left.items() if at[:-1] == path}
+    fields = [_of_field(field, left, (*path, field.number)) for field in message.fields]
+    return {"fields": fields, "left": names}
+
+
+def _of_field(
+    field: Any, left: Mapping[tuple[int, ...], str], path: tuple[int, ...]
+) -> dict[str, Any]:
+    message, enum, oneof = field.message_type, field.enum_type, field.containing_oneof
+    if is_map(field) or field.is_required:
+        raise _NotOrdinaryError
+    if enum and len(enum.values) != len(enum.values_by_number):
+        raise _NotOrdinaryError
+    plan: dict[str, Any] = {
+        "number": field.number,
+        "kind": field.type,
+        "of": 0,
+        "many": field.is_repeated,
+        "absence": field.has_presence,
+        "oneof": -1 if oneof is None else oneof.index,
+        "symbols": {value.number: value.name for value in enum.values} if enum else {},
+    }
+    if message is None:
+        return plan
+    if not is_value(message):
+        return plan | {"message": _numbered(message, left, path)}
+    kinds = {"Timestamp": _TIMESTAMP, "Duration": _DURATION}
+    wraps = message.fields_by_name.get("value")
+    return plan | {"kind": kinds.get(message.name, _WRAPPER), "of": wraps.type if wraps else 0}
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class DecodedSource:
         try:
             yield
         except (*SPARK_ERRORS, TransformError):
-            if self.decoder.judge is None:
+            if not self.decoder.judges:
                 with suppress(*SPARK_ERRORS):  # Spark is lost
                     self.seen(_totals(self.frame.sparkSession, self.totals))
             raise

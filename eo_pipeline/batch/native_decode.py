@@ -1,9 +1,11 @@
 """Records decoded by the tasks that read them: the Java side of a read, and what it counts.
 
-An ordinary record is read in one pass, by ``OrdinaryJson.java`` or ``OrdinaryAvro.java``. Any other
-one is judged in its place (``Judge.java``) by the expressions of :mod:`eo_pipeline.batch.decode`:
-they are a temporary view, which the tasks evaluate record by record, so that good and bad are
-defined in one place. Bad records are counted, and become dead letters, where they are read.
+An ordinary record is read in one pass, by ``OrdinaryJson.java`` or ``OrdinaryWritten.java``. Any
+other one is judged in its place (``Judge.java``) by the expressions of
+:mod:`eo_pipeline.batch.decode`: they are a temporary view, which the tasks evaluate record by
+record, so that good and bad are defined in one place. Bad records are counted, and become dead
+letters, where they are read. Protobuf has no such expressions: a batch with a record that is not
+ordinary is decoded by Python.
 """
 
 from __future__ import annotations
@@ -29,11 +31,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from eo_pipeline.batch import checksum
+from eo_pipeline.batch import checksum, decode_avro, decode_protobuf
 from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.decode import decode, key_names, key_schema, refuse_common_names
-from eo_pipeline.batch.decode_avro import ordinary_writers
 from eo_pipeline.batch.decode_json import is_native, native_parameters, read_as
 from eo_pipeline.batch.read import range_options, tasks_for
 from eo_pipeline.batch.spark_schema import typed_source, value_schema
@@ -41,7 +42,7 @@ from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.errors import SparkJobError
 from eo_pipeline.formats import wire_format
 from eo_pipeline.formats.parts import VALUE
-from eo_pipeline.formats.wire_format import ReadSchemas, WriterSchemas
+from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Checksum, LedgerEntry
@@ -109,10 +110,11 @@ judged = Recently()
 
 class Judge(NamedTuple):
     """A temporary view of what is made of a record: its name, the columns of a good record and of
-    a dead letter, those of the letter's checksum, and the schemas that records are read with.
+    a dead letter, those of the letter's checksum, and the schemas that records are read with. The
+    name is None where Python would be the judge.
     """
 
-    view: str
+    view: str | None
     columns: StructType
     letters: StructType
     hashed: Mapping[str, Any]
@@ -184,11 +186,23 @@ class NativeDecoder:
         are decoded by Spark's plan. ``judges``: although all may be ordinary.
         """
         source = typed_source(source)
-        if "protobuf" in (source.value_format, source.key_format):
-            return None  # Python decodes it
+        if source.key_format == "protobuf" or (judges and _is_judged_by_python(source)):
+            return None
         ordinary = Ordinary.of(source)
         decoder = cls(source, ordinary, None)
-        return decoder.reading(spark, sink, schemas) if judges or ordinary is None else decoder
+        if judges or ordinary is None:
+            decoder = decoder.reading(spark, sink, schemas)
+        return decoder if decoder.can_judge or decoder._writers() else None
+
+    @property
+    def can_judge(self) -> bool:
+        """True if tasks judge records, or would with a judge."""
+        return not _is_judged_by_python(self.source)
+
+    @property
+    def judges(self) -> bool:
+        """True if tasks judge records."""
+        return self.judge is not None and self.judge.view is not None
 
     def reading(self, spark: SparkSession, sink: Sink, schemas: ReadSchemas | None) -> Self:
         """Return a copy whose judge reads records with ``schemas``."""
@@ -229,10 +243,13 @@ class NativeDecoder:
         options |= self._ordinary_options()
         if tasks.shared_by is not None:
             options["eo.tasks"] = str(tasks.shared_by)
-        if self.judge is not None:
-            options["eo.judge"] = self.judge.view
-            options["eo.schemas"] = str(len(self.judge.schemas.by_registry))
-        if self.judge is not None and attempt is not None and source.on_bad_record != "fail":
+        if self.judge is None:
+            return options
+        options["eo.schemas"] = str(len(self.judge.schemas.by_registry))
+        if self.judge.view is None:
+            return options
+        options["eo.judge"] = self.judge.view
+        if attempt is not None and source.on_bad_record != "fail":
             options |= {
                 "eo.letters": path_to_write(attempt.dead_letters_folder()),
                 "eo.letters_columns": self.judge.letters.json(),
@@ -248,20 +265,31 @@ class NativeDecoder:
             value, key = ordinary.value, ordinary.key
             options = {"eo.read": native_parameters(value, read_as(value))}
         else:
-            schemas = self.schemas.value if self.schemas else None
-            key_or_none = key_schema(source)
-            if source.value_format != "avro" or schemas is None:
+            key_or_none, writers = key_schema(source), self._writers()
+            if key_or_none is None or not is_native(key_or_none) or not writers:
                 return {}
-            if key_or_none is None or not is_native(key_or_none):
-                return {}
-            key, fields = key_or_none, len(self.columns) - len(key_or_none)
-            options = {"eo.read_avro": json.dumps(_avro_parameters(schemas, fields))}
+            key, schemas = key_or_none, self.schemas
+            assert schemas is not None, "they have writers"
+            assert schemas.value is not None, "of values"
+            plans = {
+                "columns": len(self.columns) - len(key),
+                "header": schemas.value.part.header if schemas.value.has_keys else None,
+                "writers": writers,
+            }
+            options = {"eo.read_written": json.dumps(plans)}
         options["eo.fields"] = str(len(self.columns) - len(key))
         if source.key_format == "text":
             options["eo.read_key"] = ""
         elif len(key):
             options["eo.read_key"] = native_parameters(key, read_as(key))
         return options
+
+    def _writers(self) -> list[dict[str, Any]]:
+        """Return the plans for records of each writer's schema, if values have one."""
+        schemas = self.schemas.value if self.schemas else None
+        if schemas is None or self.source.value_format not in _ORDINARY_WRITERS:
+            return []
+        return _ORDINARY_WRITERS[self.source.value_format](schemas)
 
     def dead_letters(
         self, parts: Sequence[Mapping[str, Any]], seen: ReadCounts, attempt: Attempt | None
@@ -288,12 +316,14 @@ class NativeDecoder:
         return table, checksum.checksum(hashed, checksum.total(sums)) if hashed else None
 
 
-def _avro_parameters(schemas: WriterSchemas, columns: int) -> dict[str, Any]:
-    return {
-        "columns": columns,
-        "header": schemas.part.header if schemas.has_keys else None,
-        "writers": ordinary_writers(schemas),
-    }
+_ORDINARY_WRITERS = {
+    "avro": decode_avro.ordinary_writers,
+    "protobuf": decode_protobuf.ordinary_writers,
+}
+
+
+def _is_judged_by_python(source: KafkaSource) -> bool:
+    return source.value_format == "protobuf"
 
 
 def read_counts(
@@ -360,14 +390,14 @@ def _made(
 ) -> Judge:
     shape = spark.read.format(FORMAT).options(**{"eo.schema": RECORD.json()}).load()
     decoded = decode(shape, source, schemas, native=native)
-    letters = decoded.dead_letters(0)
-    hashed = HashedRows.of_dead_letters(letters, sink)
-    verdicts = _verdicts(decoded.verdicts(), hashed)
-    verdicts.createOrReplaceTempView(view)
+    verdicts, letters = decoded.verdicts(), decoded.dead_letters(0)
     row = verdicts.schema["row"].dataType
     assert isinstance(row, StructType)
-    columns = hashed.columns if hashed else {}
-    return Judge(view, row, letters.schema, columns, decoded.schemas)
+    if _is_judged_by_python(source):
+        return Judge(None, row, letters.schema, {}, decoded.schemas)
+    hashed = HashedRows.of_dead_letters(letters, sink)
+    _verdicts(verdicts, hashed).createOrReplaceTempView(view)
+    return Judge(view, row, letters.schema, hashed.columns if hashed else {}, decoded.schemas)
 
 
 def _verdicts(verdicts: DataFrame, hashed: HashedRows | None) -> DataFrame:

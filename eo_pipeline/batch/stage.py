@@ -273,14 +273,16 @@ class Stager:
         self, spark: SparkSession, decoder: NativeDecoder, entry: LedgerEntry, attempt: Attempt
     ) -> tuple[tuple[StagedOutput, Counts] | InvalidRows | None, ReadSchemas | None]:
         """Stage the records that ``decoder`` decodes; again with a judge if some are not ordinary,
-        and with schemas that nobody thought of. Return :meth:`_stage_decoded`, and the schemas.
+        unless that is Python, and with schemas that nobody thought of. Return
+        :meth:`_stage_decoded`, and the schemas.
         """
         try:
             staged = self._stage_decoded(spark, decoder, entry, attempt)
         except JudgeNeededError:
             log.info("%s: version %d has records to judge", entry.pipeline, entry.version)
             judged.note(entry)
-            staged = NOTHING  # only of ordinary JSON is there none at first
+            # only of ordinary JSON is there no judge at first
+            staged = NOTHING if decoder.can_judge else None
         while isinstance(staged, ReadSchemas):
             decoder = decoder.reading(spark, self.sink, staged)
             staged = self._stage_decoded(spark, decoder, entry, attempt, _AGAIN)

@@ -25,7 +25,7 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
 from tests.batch.test_fast_path import Staged, World, spark, world
 from tests.support.engine import Bench
-from tests.support.registry import serialized
+from tests.support.registry import messages, serialized
 
 __all__ = ["spark", "world"]
 
@@ -263,6 +263,103 @@ def test_avro_is_read_by_its_schema(world: World, monkeypatch: pytest.MonkeyPatc
     )
     assert counts[0] == len(values[7]) + 4
     assert 60 <= ours.counts.rows < 70
+
+
+PROTOBUF = """
+syntax = "proto3"; package shop;
+import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+import "google/protobuf/wrappers.proto"; import "google/type/date.proto";
+enum Size { SMALL = 0; LARGE = 7; BELOW = -1; }
+message Place { double lat = 1; repeated string names = 2; optional int32 floor = 16; }
+message Row {
+  int64 id = 1; int32 small = 2; uint32 u32 = 3; uint64 u64 = 4; sint32 s32 = 5; sint64 s64 = 6;
+  fixed32 f32 = 7; fixed64 f64 = 8; sfixed32 sf32 = 9; sfixed64 sf64 = 10; bool is_new = 11;
+  float part = 12; double ratio = 13; string name = 14; bytes raw = 15; Size size = 16;
+  optional string maybe = 17; optional bool perhaps = 200; Place place = 18;
+  repeated Place places = 19; repeated int32 numbers = 20; repeated int32 loose = 21 [packed=false];
+  repeated string texts = 22; repeated Size sizes = 23; google.protobuf.Timestamp at = 24;
+  google.protobuf.Duration lasts = 25; google.protobuf.StringValue text = 26;
+  google.protobuf.UInt64Value big = 27; google.protobuf.BytesValue more = 28;
+  google.type.Date day = 29; oneof one { string a = 30; int32 b = 31; Place c = 3000; }
+  repeated google.protobuf.Timestamp times = 32;
+}
+"""
+
+
+def row(n: int) -> dict[str, Any]:
+    """Fields that are there, or have their default value."""
+    every: dict[str, Any] = {
+        "id": n - 2**63,
+        "small": -(2**31) + n,
+        "u32": 2**32 - n,
+        "u64": 2**64 - n,
+        "s32": -n,
+        "s64": n - 2**62,
+        "f32": 2**32 - 1,
+        "f64": 2**64 - 1,
+        "sf32": -n,
+        "sf64": -(2**63),
+        "is_new": True,
+        "part": n / 8,
+        "ratio": -1 / n,
+        "name": f"n{n} é",
+        "raw": b"\0\xff" * n,
+        "size": [7, -1][n % 2],
+        "maybe": "",
+        "perhaps": False,
+        "text": {"value": "é"},
+        "place": {"lat": n / 3, "names": ["a", ""], "floor": 0},
+        "places": [{}, {"lat": 1.5}] * (n % 3),
+        "numbers": [-1, 0, n],
+        "loose": [n, -n],
+        "texts": ["", "é"],
+        "sizes": [0, 7, -1],
+        "at": {"seconds": -n, "nanos": 999_999_999},
+        "lasts": {"seconds": n, "nanos": n},
+        "big": {"value": 2**63 + n},
+        "more": {},
+        "day": {"year": 2000 + n},
+        "times": [{}, {"seconds": 253402300799}],
+        **({"a": "x"}, {"b": 0}, {"c": {"floor": n}})[n % 3],
+    }
+    return {name: value for i, (name, value) in enumerate(every.items()) if (n * 7 + i) % 5}
+
+
+@pytest.mark.core
+def test_protobuf_is_read_by_its_numbers(world: World) -> None:
+    make = messages(PROTOBUF)("shop.Row")
+    values = [make(**row(n)).SerializeToString() for n in range(1, 60)]
+    world.write([b"", *values], key=b"a")
+    stager = world.stager(PROTOBUF, value_format="protobuf", message="Row")
+    assert same(world, stager).counts.rows == 60
+    some = replace(stager, transform=lambda rows: rows.where("id % 2 = 0").drop("places"))
+    assert same(world, some).counts.rows < 40
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\x08\x01\x08\x02",  # a field twice
+        b"\x08\x81",  # cut off
+        b"\x08" + b"\xff" * 9 + b"\x02",  # 65 bits
+        b"\x10\x80\x80\x80\x80\x10",  # 33 bits
+        b"\x58\x02",  # neither true nor false
+        b"\x72\x02\xff\xfe",  # no UTF-8
+        b"\x80\x01\x05",  # a number without a symbol
+        b"\xc2\x01\x06\x10\x80\x94\xeb\xdc\x03",  # a second of nanoseconds
+        b"\xf2\x01\x01x\xf8\x01\x05",  # two of a oneof
+        b"\xa0\x06\x01",  # an unknown field
+        b"\x0b\x0c",  # a group
+        b"\x00\x01",  # number 0
+        b"\x92\x01\x02\x11\x00",  # within a message: another wire type
+    ],
+)
+def test_odd_protobuf_is_left_to_python(world: World, odd: bytes) -> None:
+    world.write([odd])
+    stager = world.stager(
+        PROTOBUF, value_format="protobuf", message="Row", on_bad_record="dead_letter"
+    )
+    assert native(world, stager) is None
 
 
 @pytest.mark.core

@@ -360,7 +360,9 @@ def test_more_than_a_process_should_hold_is_not_held(world: World) -> None:
 
 def test_a_value_that_an_upsert_needs_must_be_there(world: World) -> None:
     sink = DeltaSink(path=str(world.folder / "t"), mode="upsert", key=["id"])
-    world.write([b'{"id": 1, "n": 2}', b'{"n": null}'])
+    world.write([b'{"id": 1, "n": 2}'])
+    world.both(world.stager("id BIGINT, n INT", sink))
+    world.write([b'{"n": null}'])
     assert world.directly(world.stager("id BIGINT, n INT", sink)) is None
     assert world.directly(world.stager("id BIGINT, n INT")) is not None
     refusing = replace(world.stager("id BIGINT, n INT"), never_null={"N"})

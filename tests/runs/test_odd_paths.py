@@ -138,10 +138,15 @@ _REFUSED = {
 
 @pytest.mark.parametrize(
     ("writer", "transform"),
-    [("fast_path", None), ("output", "tests.runs.transforms:as_it_is")],
+    [
+        ("fast_path", None),
+        ("decoded_source", "tests.runs.transforms:as_it_is"),
+        ("output", "tests.runs.transforms:as_it_is"),
+    ],
 )
 def test_executors_that_write_into_another_folder_are_told_so(
     bench: Bench,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     writer: str,
@@ -150,6 +155,8 @@ def test_executors_that_write_into_another_folder_are_told_so(
     """Scenario: Spark's file system is not this process's: what is written in one is not there in
     the other. Outcome: refused, with both numbers; nothing is committed.
     """
+    if writer == "output":
+        request.getfixturevalue("by_plan")
     theirs = f"file://{tmp_path}/of another machine"
     written = f"eo_pipeline.batch.{writer}.path_to_write"
     monkeypatch.setattr(written, lambda path: theirs + str(path))

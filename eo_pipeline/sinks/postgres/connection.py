@@ -52,6 +52,9 @@ _FULL = ("too many", "connection slots")
 #: The first version of the server that reads a range of pages of a table by their numbers.
 _PAGE_RANGES_SINCE = 140000
 
+#: The first version of the server with MERGE.
+_MERGE_SINCE = 150000
+
 #: The first version of the server that can end a transaction by its age.
 _TRANSACTION_TIMEOUT_SINCE = 170000
 
@@ -209,6 +212,11 @@ class PostgresStore(SqlStore):
     def reads_page_ranges(self) -> bool:
         """True if the server reads a range of a table's pages without the others."""
         return self.connection.info.server_version >= _PAGE_RANGES_SINCE
+
+    @property
+    def has_merge(self) -> bool:
+        """True if the server has MERGE."""
+        return self.connection.info.server_version >= _MERGE_SINCE
 
     def ask_index(self, question: str, *parameters: Any, thorough: bool) -> bool:
         """The planner, which does not know that nothing will be found, would rather look through

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,11 +38,15 @@ from eo_pipeline.sinks.sql.table import (
     ReadColumn,
     SqlTable,
     gives_way,
+    moved,
     newest_first,
     record_of,
+    same_key,
 )
-from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
+
+log = logging.getLogger(__name__)
 
 #: A table with its partitions and the tables that inherit from it.
 TREE = """
@@ -187,7 +192,7 @@ _STAGE = TableName("pg_temp", "_eo_stage")
 
 
 class PostgresTable(SqlTable[WireType, ColumnType]):
-    """A table. Upserts are ``INSERT ... ON CONFLICT``."""
+    """A table. Upserts are ``MERGE``, or ``INSERT ... ON CONFLICT`` where that is not enough."""
 
     names: ClassVar[NameRules] = NAMES
     never_null: ClassVar[str | None] = NEVER_NULL
@@ -352,15 +357,56 @@ class PostgresTable(SqlTable[WireType, ColumnType]):
     def _all_sent(self, columns: Sequence[PostgresColumn]) -> str:
         return ", ".join(map(self.sent, columns))
 
+    def merge_in_order(
+        self, stage: TableName, columns: Sequence[PostgresColumn], rule: UpsertRule
+    ) -> bool:
+        """By ``MERGE``, which fails where a key comes twice: there is one staged row of each key
+        and partition, and a row from another partition is not the same. With the checks that it
+        saves, it takes half the time of ``INSERT ... ON CONFLICT`` for a million rows, most of them
+        new. No table with rules takes it, and it fails where somebody else inserts a key meanwhile.
+        """
+        if not self.store.has_merge or self.acts_by_itself():
+            return False
+        rest = [quoted(column.name) for column in columns if column.name not in rule.key]
+        updates = ", ".join(f"{name} = fresh.{name}" for name in rest)
+        values = ", ".join(f"fresh.{quoted(column.name)}" for column in columns)
+        same, unless_older = same_key(rule, "old", "fresh"), ""
+        if rule.sequence_by:
+            unless_older = f"AND ({gives_way(rule, 'old', 'fresh')})"
+        else:
+            same = f"{same} AND ({moved('old', 'fresh')}) IS NOT TRUE"
+        newest = self._newest(stage, columns, rule, () if rule.sequence_by else ORIGIN)
+        update = f"WHEN MATCHED {unless_older} THEN UPDATE SET {updates} " if rest else ""
+        try:
+            with self.store.connection.transaction():  # a savepoint
+                self.store.execute(
+                    f"MERGE INTO {self.name.sql} AS old USING ({newest}) AS fresh ON {same} "
+                    f"{update}WHEN NOT MATCHED THEN INSERT ({_names(columns)}) VALUES ({values})"
+                )
+        except (psycopg.errors.UniqueViolation, psycopg.errors.CardinalityViolation) as error:
+            log.info("%s: not by MERGE, because of %s", self.name, error)
+            return False
+        return True
+
     def merge(self, stage: TableName, columns: Sequence[PostgresColumn], rule: UpsertRule) -> str:
-        key = columns_list(rule.key)
-        newest = newest_first(rule, [column.name for column in columns])
         return (
             f"INSERT INTO {self.name.sql} AS old ({_names(columns)}) "
-            f"SELECT DISTINCT ON ({key}) {self._all_sent(columns)} "
-            f"FROM {stage.sql} ORDER BY {key}, {newest} "
-            f"ON CONFLICT ({key}) {_on_conflict(columns, rule)}"
+            f"{self._newest(stage, columns, rule)} ON CONFLICT ({columns_list(rule.key)}) "
+            f"{_on_conflict(columns, rule)}"
         )
+
+    def _newest(
+        self,
+        stage: TableName,
+        columns: Sequence[PostgresColumn],
+        rule: UpsertRule,
+        origin: Sequence[str] = (),
+    ) -> str:
+        """Return the query of the newest staged row of each key, and ``origin``."""
+        alike = columns_list((*rule.key, *origin))
+        newest = newest_first(rule, [column.name for column in columns])
+        sent = ", ".join(f"{self.sent(column)} AS {quoted(column.name)}" for column in columns)
+        return f"SELECT DISTINCT ON ({alike}) {sent} FROM {stage.sql} ORDER BY {alike}, {newest}"
 
     def _copy(
         self, target: TableName, columns: Sequence[PostgresColumn], staged: StagedTable

@@ -24,7 +24,7 @@ from eo_pipeline.sinks.session import Publication, goes_back, target_of
 from eo_pipeline.sinks.sql.config import TableName, columns_list, quoted
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE, comment_for, ledger_in, row_of
 from eo_pipeline.sinks.sql.reading import SqlReading
-from eo_pipeline.sinks.sql.table import Column, SqlTable, same_key
+from eo_pipeline.sinks.sql.table import Column, SqlTable, moved, same_key
 from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 
@@ -525,9 +525,10 @@ def upsert(table: AnyTable, staged: StagedTable, rule: UpsertRule, checkpoint: i
         nulls = ", ".join(f"count(*) - count({quoted(name)})" for name in rule.never_null)
         rule.check_nulls(store.rows(f"SELECT {nulls} FROM {stage.sql}")[0])
         fresh = _fresh(table, stage, columns)
-        if not rule.sequence_by:
-            _check_order(table, fresh, rule)
-        store.execute(table.merge(stage, columns, rule))
+        if not table.merge_in_order(stage, columns, rule):
+            if not rule.sequence_by:
+                _check_order(table, fresh, rule)
+            store.execute(table.merge(stage, columns, rule))
         if acts := table.acts_by_itself():
             table.settle()
             names = [column.name for column in columns]
@@ -545,12 +546,11 @@ def _check_order(table: AnyTable, fresh: str, rule: UpsertRule) -> None:
     mixed = " OR ".join(f"min({quoted(n)}) <> max({quoted(n)})" for n in ORIGIN)
     ends = ", ".join(f"{end}({quoted(n)})" for end in ("min", "max") for n in ORIGIN)
     staged = f"SELECT {keys}, {ends} FROM {fresh} GROUP BY {keys} HAVING {mixed} LIMIT 1"
-    moved = " OR ".join(f"old.{quoted(n)} <> fresh.{quoted(n)}" for n in ORIGIN)
     chosen = [f"fresh.{quoted(n)}" for n in rule.key]
     chosen += [f"{side}.{quoted(n)}" for side in ("old", "fresh") for n in ORIGIN]
     before = (
         f"SELECT {', '.join(chosen)} FROM {fresh} JOIN {table.name.sql} AS old "
-        f"ON {same_key(rule, 'old', 'fresh')} WHERE {moved} LIMIT 1"
+        f"ON {same_key(rule, 'old', 'fresh')} WHERE {moved('old', 'fresh')} LIMIT 1"
     )
     for query in (staged, before):
         for row in table.store.rows(query):

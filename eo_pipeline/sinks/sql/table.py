@@ -16,7 +16,7 @@ from eo_pipeline.sinks.capabilities import OWN_FORM
 from eo_pipeline.sinks.sql.config import NameRules, TableName, quoted
 from eo_pipeline.sinks.sql.connection import SqlStore
 from eo_pipeline.sinks.sql.ledger import comment_for
-from eo_pipeline.sinks.upsert import UpsertRule
+from eo_pipeline.sinks.upsert import ORIGIN, UpsertRule
 from eo_pipeline.staging.rows import StagedTable
 
 
@@ -261,6 +261,17 @@ class SqlTable(ABC, Generic[W, C]):
         """A column of the staged rows, turned into the table's type."""
         return quoted(column.name)
 
+    def merge_in_order(
+        self,
+        stage: TableName,  # noqa: ARG002
+        columns: Sequence[Column[W, C]],  # noqa: ARG002
+        rule: UpsertRule,  # noqa: ARG002
+    ) -> bool:
+        """Upsert the staged rows of ``stage`` unless a key, without ``rule.sequence_by``, came from
+        two Kafka partitions. False: nothing was done, by that or any other reason.
+        """
+        return False
+
     def merge(self, stage: TableName, columns: Sequence[Column[W, C]], rule: UpsertRule) -> str:
         """Return the statement that upserts the staged rows of ``stage``."""
         raise NotImplementedError(f"{type(self).__name__} does not upsert")
@@ -269,6 +280,13 @@ class SqlTable(ABC, Generic[W, C]):
 def same_key(rule: UpsertRule, old: str, new: str) -> str:
     """True for two rows that have one key."""
     return " AND ".join(f"{old}.{quoted(name)} = {new}.{quoted(name)}" for name in rule.key)
+
+
+def moved(old: str, new: str) -> str:
+    """True for two rows that came from different Kafka partitions; null where ``old`` does not say
+    where it came from.
+    """
+    return " OR ".join(f"{old}.{quoted(name)} <> {new}.{quoted(name)}" for name in ORIGIN)
 
 
 def newest_first(rule: UpsertRule, columns: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
-final class AvroPlan {
+final class AvroPlan implements Plan {
     private static final int DEPTH_MOST = 30;
     private static final RuntimeException ODD = new Odd();
 
@@ -38,18 +38,21 @@ final class AvroPlan {
     private static final int RECORD = 12;
 
     private final Step record;
+    private final ArrayData unknown;
     private byte[] in;
     private int at;
 
-    private AvroPlan(Step record) {
+    private AvroPlan(Step record, ArrayData unknown) {
         this.record = record;
+        this.unknown = unknown;
     }
 
     /**
      * Null if a record may need more: other names, aliases, defaults that are not null, promotions
-     * but of int to long, maps, decimals, unions of more than null and one type.
+     * but of int to long, maps, decimals, unions of more than null and one type. "unknown": the names of
+     * the writer's fields that are left out; null if there are none.
      */
-    static AvroPlan of(String writer, String reader, int columns) {
+    static AvroPlan of(String writer, String reader, ArrayData unknown, int columns) {
         Step made;
         try {
             made = step(new Schema.Parser().parse(writer), new Schema.Parser().parse(reader), 0);
@@ -57,11 +60,10 @@ final class AvroPlan {
             return null; // by this release of Avro; its records are judged
         }
         boolean fits = made != null && made.kind == RECORD && !made.takesNull && made.width == columns;
-        return fits ? new AvroPlan(made) : null;
+        return fits ? new AvroPlan(made, unknown) : null;
     }
 
-    /** The columns of the record that begins at "from", and "last"; null if it is odd. */
-    Object[] read(byte[] bytes, int from, Object last) {
+    public Object[] read(byte[] bytes, int from) {
         in = bytes;
         at = from;
         Object[] values = new Object[record.width + 1];
@@ -70,7 +72,7 @@ final class AvroPlan {
         } catch (Odd odd) {
             return null;
         }
-        values[record.width] = last;
+        values[record.width] = unknown;
         return at == bytes.length ? values : null;
     }
 

@@ -15,8 +15,8 @@ final class Decoding implements Serializable {
     /** Reads values; null: every record is judged. */
     final Ordinary ordinary;
 
-    /** The same, if values are Avro; else null. */
-    final OrdinaryAvro avro;
+    /** The same, if values have a writer's schema; else null. */
+    final OrdinaryWritten written;
 
     /** Columns of a value; those of the key follow. */
     final int fields;
@@ -41,9 +41,9 @@ final class Decoding implements Serializable {
     Decoding(CaseInsensitiveStringMap options) {
         columns = (StructType) DataType.fromJson(options.get(KafkaRanges.PREFIX + "columns"));
         String told = options.get(KafkaRanges.PREFIX + "read");
-        String ofAvro = options.get(KafkaRanges.PREFIX + "read_avro");
-        avro = ofAvro == null ? null : new OrdinaryAvro(ofAvro);
-        ordinary = told == null ? (Ordinary) avro : new OrdinaryJson(told);
+        String ofWriters = options.get(KafkaRanges.PREFIX + "read_written");
+        written = ofWriters == null ? null : new OrdinaryWritten(ofWriters);
+        ordinary = told == null ? (Ordinary) written : new OrdinaryJson(told);
         fields = options.getInt(KafkaRanges.PREFIX + "fields", columns.size());
         String ofKey = options.get(KafkaRanges.PREFIX + "read_key");
         key = ofKey == null ? null : new OrdinaryKey(ofKey, columns.size() - fields);

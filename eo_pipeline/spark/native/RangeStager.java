@@ -125,12 +125,12 @@ class RangeStager implements PartitionReader {
         if (found == null) {
             return decoder.why();
         }
+        if (row.length > staging.fields + 1) {
+            row[staging.fields + 3] = new Long(record.getLong(KafkaRanges.OFFSET));
+        }
         String unfit = taken(found);
         if (unfit != null) {
             return unfit;
-        }
-        if (row.length > staging.fields + 1) {
-            row[staging.fields + 3] = new Long(record.getLong(KafkaRanges.OFFSET));
         }
         write();
         return null;

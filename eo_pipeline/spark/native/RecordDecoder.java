@@ -101,8 +101,8 @@ final class RecordDecoder {
             note(more, "");
             note(moreOfKey, "key: ");
         }
-        if (decoding.avro != null && schemas.length > 0) {
-            schemas[0].wrote(decoding.avro.writer());
+        if (decoding.written != null && schemas.length > 0) {
+            schemas[0].wrote(decoding.written.writer());
         }
         good++;
         return key == null ? values : both(values, key);

@@ -9,12 +9,12 @@ import org.apache.spark.sql.catalyst.util.GenericArrayData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Reads Avro records in which there is nothing to judge, by their writer's schema: of the schemas that
- * {@link AvroPlan} takes, whole, and with nothing behind them. Any other one is judged.
+ * Reads Avro and Protobuf in which there is nothing to judge, by their writer's schema: of the schemas
+ * that {@link AvroPlan} and {@link ProtobufPlan} take, whole, and with nothing behind them.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
-final class OrdinaryAvro implements Ordinary {
+final class OrdinaryWritten implements Ordinary {
     private final String told;
     private transient Writer[] writers;
     private transient UTF8String header;
@@ -23,9 +23,10 @@ final class OrdinaryAvro implements Ordinary {
     /**
      * "told", in JSON: "columns", how many there are; "header", the one that names a schema, if any
      * does; and of each of the "writers" its "index", the "key" in front of its records in
-     * hexadecimal digits, the "writer" and "reader" schemas, and the names of "unknown" fields.
+     * hexadecimal digits, and either the "writer" and "reader" schemas and the names of "unknown"
+     * fields, or the "message" of {@link ProtobufPlan}.
      */
-    OrdinaryAvro(String told) {
+    OrdinaryWritten(String told) {
         this.told = told;
     }
 
@@ -52,7 +53,7 @@ final class OrdinaryAvro implements Ordinary {
             return null;
         }
         last = found;
-        return found.plan.read(value, found.key.length, found.unknown);
+        return found.plan.read(value, found.key.length);
     }
 
     private boolean names(ArrayData headers) {
@@ -79,8 +80,7 @@ final class OrdinaryAvro implements Ordinary {
     private static final class Writer {
         final int index;
         final byte[] key;
-        final AvroPlan plan;
-        final ArrayData unknown;
+        final Plan plan;
 
         Writer(JsonNode told, int columns) {
             index = told.get("index").asInt();
@@ -89,13 +89,18 @@ final class OrdinaryAvro implements Ordinary {
             for (int i = 0; i < key.length; i++) {
                 key[i] = (byte) Integer.parseInt(digits.substring(2 * i, 2 * i + 2), 16);
             }
-            plan = AvroPlan.of(told.get("writer").asText(), told.get("reader").asText(), columns);
-            JsonNode names = told.get("unknown");
-            Object[] unknown = new Object[names.size()];
-            for (int i = 0; i < unknown.length; i++) {
-                unknown[i] = UTF8String.fromString(((JsonNode) names.get(i)).asText());
+            plan = told.has("message")
+                ? (Plan) new ProtobufPlan(told.get("message"))
+                : AvroPlan.of(told.get("writer").asText(), told.get("reader").asText(),
+                    names(told.get("unknown")), columns);
+        }
+
+        private static ArrayData names(JsonNode told) {
+            Object[] names = new Object[told.size()];
+            for (int i = 0; i < names.length; i++) {
+                names[i] = UTF8String.fromString(((JsonNode) told.get(i)).asText());
             }
-            this.unknown = unknown.length == 0 ? null : new GenericArrayData(unknown);
+            return names.length == 0 ? null : new GenericArrayData(names);
         }
 
         boolean wrote(byte[] value) {
