@@ -41,7 +41,7 @@ from eo_pipeline.spark.class_archive import CACHE_VARIABLE
 from eo_pipeline.spark.connector import spark_connector_jars
 
 #: Of ``prctl``: who loses its parent becomes this process's child.
-_SET_CHILD_SUBREAPER = 36
+SET_CHILD_SUBREAPER = 36
 
 #: A name for each call of a round, and the call.
 VERBS = {"run": ["run"], "nothing new": ["run"], "status": ["status"]}
@@ -152,7 +152,7 @@ def main() -> None:
     """Print the medians of each call."""
     asked = arguments()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     checkouts = {"this": CHECKOUT} | ({"that": asked.against} if asked.against else {})
     cases = [
         Case(code, spark, sink, partitions)

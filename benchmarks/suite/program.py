@@ -45,11 +45,24 @@ class Program:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def job(self, line: str, limit: float) -> float:
         """The seconds that the program says the job took.
 
         Raises:
             MeasurementError: it failed, or gave no answer within ``limit`` seconds.
+        """
+        self.begin(line)
+        return self._answer(time.monotonic() + limit)
+
+    def begin(self, line: str) -> None:
+        """Give it a job that is not waited for.
+
+        Raises:
+            MeasurementError: it has ended.
         """
         assert self._process.stdin is not None
         try:
@@ -57,7 +70,6 @@ class Program:
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise MeasurementError(f"it had ended: {self.last_words()}") from error
-        return self._answer(time.monotonic() + limit)
 
     def finish(self, limit: float) -> None:
         """Let it end by itself.

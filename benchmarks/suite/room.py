@@ -131,6 +131,12 @@ class Room:
         return self._spark.remote
 
     @property
+    def spark_pid(self) -> int:
+        """Of the warm Spark Connect server, which has been asked for."""
+        assert self._spark is not None
+        return self._spark.pid
+
+    @property
     def bucket(self) -> Bucket:
         """A bucket; started when it is first asked for."""
         if self._bucket is None:
@@ -159,6 +165,10 @@ class Room:
 
     def start(self, name: str, command: Sequence[str]) -> Program:
         """A program in a clean environment; its log has its name."""
+        return Program(command, self.runs / "logs" / f"{name}.log", self.environment())
+
+    def environment(self) -> dict[str, str]:
+        """A clean environment for a program."""
         names = ("PATH", "HOME", "LANG", "JAVA_HOME", "TMPDIR", "SSL_CERT_FILE", *_CACHES)
         environment = {name: os.environ[name] for name in names if name in os.environ}
         environment["PYTHONPATH"] = str(ROOT)
@@ -166,7 +176,7 @@ class Room:
         environment.setdefault(CACHE_VARIABLE, str(STATE / "cache"))
         # else Spark asks a repository for its connector at each start
         environment[JARS_VARIABLE] = str(self._connector())
-        return Program(command, self.runs / "logs" / f"{name}.log", environment)
+        return environment
 
     def program(self, name: str, command: Sequence[str]) -> Program:
         """The one of this name, which stays until :meth:`end_programs`."""

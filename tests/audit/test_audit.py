@@ -326,6 +326,7 @@ def test_of_a_sink_that_cannot_be_read_only_ledger_and_kafka_are_compared(
     assert any("cannot be read back" in said for said in report.cannot_prove)
 
 
+@pytest.mark.usefixtures("by_plan")
 def test_bad_records_that_nobody_counted_are_miscounted_and_a_replay_counts_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Spark Structured Streaming, ``Trigger.AvailableNow``: a query for each line of stdin.
 
 A line is ``{"bootstrap", "topic", "views", "query", "settings", "sink", "checkpoint", ...}`` with
+perhaps ``every``, the time between micro-batches of a query that does not end, and
 what the sink needs: ``path`` and ``partition_by`` (delta), ``url`` and ``table`` (jdbc; for upsert
 ``key`` and ``dsn`` too), ``output`` (kafka). ``query`` is SQL over the stream ``kafka`` and the
 views; ``settings`` of the first job are Spark's. Argument: the jars, divided by commas.
@@ -84,7 +85,9 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
     frame = rows(spark, job)
     if job["sink"] == "kafka":
         frame = frame.select(F.to_json(F.struct("*")).alias("value"))
-    writer = frame.writeStream.trigger(availableNow=True)
+    every = job.get("every")
+    trigger = {"processingTime": every} if every else {"availableNow": True}
+    writer = frame.writeStream.trigger(**trigger)
     writer = writer.option("checkpointLocation", job["checkpoint"])
     if job["sink"] == "delta":
         if job["partition_by"]:
