@@ -41,7 +41,7 @@ from eo_pipeline.spark.class_archive import CACHE_VARIABLE
 from eo_pipeline.spark.connector import spark_connector_jars
 
 #: Of ``prctl``: who loses its parent becomes this process's child.
-SET_CHILD_SUBREAPER = 36
+_SET_CHILD_SUBREAPER = 36
 
 #: A name for each call of a round, and the call.
 VERBS = {"run": ["run"], "nothing new": ["run"], "status": ["status"]}
@@ -52,6 +52,14 @@ class Spent(NamedTuple):
 
     wall_s: float
     cpu_s: float
+
+
+def adopt_orphans() -> None:
+    """Make processes that outlive their parents children of this one, so that :func:`timed` counts
+    them.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def called(arguments: Sequence[str], checkout: Path, document: Path) -> Spent:
@@ -151,8 +159,7 @@ def tell(verb: str, case: Case, found: Sequence[Spent]) -> None:
 def main() -> None:
     """Print the medians of each call."""
     asked = arguments()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     checkouts = {"this": CHECKOUT} | ({"that": asked.against} if asked.against else {})
     cases = [
         Case(code, spark, sink, partitions)

@@ -8,7 +8,6 @@ Kafka, the store and the catalog share another one. Then all ids are read back f
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import shutil
 import sys
@@ -24,9 +23,9 @@ import psutil
 import yaml
 from pyiceberg.catalog import load_catalog
 
-from benchmarks.bench_fresh import SET_CHILD_SUBREAPER, timed
+from benchmarks.bench_fresh import adopt_orphans, timed
 from benchmarks.suite.records import CHUNK, SPARK_SCHEMA, frames, values
-from benchmarks.suite.room import STATE
+from benchmarks.suite.room import STATE, linked
 from benchmarks.suite.topic import create, dealt_out, put
 from eo_pipeline.embedded.jars import kafka_broker_jars, spark_s3_jars
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -53,14 +52,6 @@ def records(count: int) -> Iterator[tuple[bytes, int]]:
         room = RECORD_BYTES - pl.Series([len(value) for value in values(short)])
         longer = frame.with_columns(note=notes[: len(frame)].str.head(room))
         yield from dealt_out(values(longer), PARTITIONS)
-
-
-def jars(folder: Path) -> Path:
-    """Return a folder of links to the connector's jars and those for the bucket."""
-    folder.mkdir()
-    for jar in (*spark_connector_jars(STATE), *spark_s3_jars(STATE)):
-        (folder / jar.name).symlink_to(jar)
-    return folder
 
 
 def pin(pid: int, core: int) -> None:
@@ -118,7 +109,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="with room for 1.6 times as much")
     parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="theirs, and its own")
     asked = parser.parse_args()
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     count = int(asked.gigabytes * 1e9 / RECORD_BYTES)
     theirs, own = asked.cores
     folder = Path(tempfile.mkdtemp(prefix="eo-record-", dir=asked.folder))
@@ -138,7 +129,8 @@ def main() -> None:
                 pin(server.pid, theirs)
             path = folder / "pipeline.yaml"
             path.write_text(yaml.safe_dump(document(kafka, store.storage, catalog)))
-            environment = os.environ | {JARS_VARIABLE: str(jars(folder / "jars"))}
+            jars = linked(folder / "jars", (*spark_connector_jars(STATE), *spark_s3_jars(STATE)))
+            environment = os.environ | {JARS_VARIABLE: str(jars)}
             eo = [sys.executable, "-m", "eo_pipeline.cli", "run", "-f", str(path)]
             wall_s, cpu_s = timed(["taskset", "--cpu-list", str(own), *eo], environment)
             check(catalog, store.storage, count)

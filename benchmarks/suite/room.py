@@ -43,6 +43,15 @@ _CACHES = (CACHE_VARIABLE, "XDG_CACHE_HOME")
 OUTPUT, END = "run_", "end-"
 
 
+def linked(folder: Path, jars: Sequence[Path]) -> Path:
+    """``folder`` with links to the jars; made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for jar in jars:
+        if not (folder / jar.name).exists():
+            (folder / jar.name).symlink_to(jar)
+    return folder
+
+
 class Room:
     """Kafka and PostgreSQL on this machine, below ``folder``; full topics outlive the program.
 
@@ -111,11 +120,7 @@ class Room:
         if folder.is_dir() and self._bucket is None:
             return folder
         folder = self.folder / ("connector" if self._bucket is None else "connector-s3")
-        folder.mkdir(parents=True, exist_ok=True)
-        for jar in self._spark_jars():
-            if not (folder / jar.name).exists():
-                (folder / jar.name).symlink_to(jar)
-        return folder
+        return linked(folder, self._spark_jars())
 
     def _spark_jars(self) -> Sequence[Path]:
         more = () if self._bucket is None else spark_s3_jars(STATE)

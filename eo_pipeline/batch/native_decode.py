@@ -110,8 +110,9 @@ judged = Recently()
 
 class Judge(NamedTuple):
     """A temporary view of what is made of a record: its name, the columns of a good record and of
-    a dead letter, those of the letter's checksum, and the schemas that records are read with. The
-    name is None where Python would be the judge.
+    a dead letter, those of the letter's checksum, the schemas that records are read with, and the
+    plans of ``OrdinaryWritten.java`` for values by these. The name is None where Python would be
+    the judge.
     """
 
     view: str | None
@@ -119,6 +120,7 @@ class Judge(NamedTuple):
     letters: StructType
     hashed: Mapping[str, Any]
     schemas: ReadSchemas
+    plans: Sequence[Mapping[str, Any]]
 
 
 class Ordinary(NamedTuple):
@@ -192,7 +194,7 @@ class NativeDecoder:
         decoder = cls(source, ordinary, None)
         if judges or ordinary is None:
             decoder = decoder.reading(spark, sink, schemas)
-        return decoder if decoder.can_judge or decoder._writers() else None
+        return decoder if decoder.can_judge or decoder._ordinary_options() else None
 
     @property
     def can_judge(self) -> bool:
@@ -265,16 +267,17 @@ class NativeDecoder:
             value, key = ordinary.value, ordinary.key
             options = {"eo.read": native_parameters(value, read_as(value))}
         else:
-            key_or_none, writers = key_schema(source), self._writers()
-            if key_or_none is None or not is_native(key_or_none) or not writers:
+            key_or_none, judge = key_schema(source), self.judge
+            if judge is None or not judge.plans or key_or_none is None:
                 return {}
-            key, schemas = key_or_none, self.schemas
-            assert schemas is not None, "they have writers"
-            assert schemas.value is not None, "of values"
+            if not is_native(key_or_none):
+                return {}
+            key, values = key_or_none, judge.schemas.value
+            assert values is not None, "the plans are for them"
             plans = {
                 "columns": len(self.columns) - len(key),
-                "header": schemas.value.part.header if schemas.value.has_keys else None,
-                "writers": writers,
+                "header": values.part.header if values.has_keys else None,
+                "writers": judge.plans,
             }
             options = {"eo.read_written": json.dumps(plans)}
         options["eo.fields"] = str(len(self.columns) - len(key))
@@ -283,13 +286,6 @@ class NativeDecoder:
         elif len(key):
             options["eo.read_key"] = native_parameters(key, read_as(key))
         return options
-
-    def _writers(self) -> list[dict[str, Any]]:
-        """Return the plans for records of each writer's schema, if values have one."""
-        schemas = self.schemas.value if self.schemas else None
-        if schemas is None or self.source.value_format not in _ORDINARY_WRITERS:
-            return []
-        return _ORDINARY_WRITERS[self.source.value_format](schemas)
 
     def dead_letters(
         self, parts: Sequence[Mapping[str, Any]], seen: ReadCounts, attempt: Attempt | None
@@ -393,11 +389,15 @@ def _made(
     verdicts, letters = decoded.verdicts(), decoded.dead_letters(0)
     row = verdicts.schema["row"].dataType
     assert isinstance(row, StructType)
+    values = decoded.schemas.value
+    ordinary = _ORDINARY_WRITERS.get(source.value_format) if values else None
+    plans = ordinary(values) if ordinary and values else ()
     if _is_judged_by_python(source):
-        return Judge(None, row, letters.schema, {}, decoded.schemas)
+        return Judge(None, row, letters.schema, {}, decoded.schemas, plans)
     hashed = HashedRows.of_dead_letters(letters, sink)
     _verdicts(verdicts, hashed).createOrReplaceTempView(view)
-    return Judge(view, row, letters.schema, hashed.columns if hashed else {}, decoded.schemas)
+    columns = hashed.columns if hashed else {}
+    return Judge(view, row, letters.schema, columns, decoded.schemas, plans)
 
 
 def _verdicts(verdicts: DataFrame, hashed: HashedRows | None) -> DataFrame:

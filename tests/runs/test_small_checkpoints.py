@@ -60,17 +60,25 @@ def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_se
 
 
 @pytest.mark.parametrize(
-    ("source", "steps"),
+    ("key_format", "way", "steps"),
     [
-        ({"key_format": "text"}, 1),  # what it takes to tell of tasks that do all by themselves
+        ("raw", "straight", 1),  # what it takes to tell of tasks that do all by themselves
+        ("text", "straight", 1),
         # before from_json, which Spark interprets; then until records are counted with their rows;
         # and from there on
-        ({"unknown_fields": "keep"}, 4),
+        ("text", "by_plan", 3),
     ],
 )
 def test_spark_generates_the_same_code_for_each_checkpoint(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, source: dict[str, str], steps: int
+    bench: Bench,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    key_format: str,
+    way: str,
+    steps: int,
 ) -> None:
+    if way == "by_plan":
+        request.getfixturevalue(way)
     codes: list[list[str]] = []
     real = SparkConnectClient.to_table
 
@@ -80,7 +88,7 @@ def test_spark_generates_the_same_code_for_each_checkpoint(
         return real(client, plan, *arguments)
 
     monkeypatch.setattr(SparkConnectClient, "to_table", heard)
-    pipeline = bench.pipeline(inline_records=100_000, source=source)
+    pipeline = bench.pipeline(inline_records=100_000, source={"key_format": key_format})
     for _ in range(3):  # the first goes through files: nobody knows how large its records are
         bench.topic.write(10)
         pipeline.run()

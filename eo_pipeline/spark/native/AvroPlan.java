@@ -18,9 +18,8 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
-final class AvroPlan implements Plan {
+final class AvroPlan extends Plan {
     private static final int DEPTH_MOST = 30;
-    private static final RuntimeException ODD = new Odd();
 
     // kinds of steps
     private static final int BOOLEAN = 0;
@@ -39,8 +38,6 @@ final class AvroPlan implements Plan {
 
     private final Step record;
     private final ArrayData unknown;
-    private byte[] in;
-    private int at;
 
     private AvroPlan(Step record, ArrayData unknown) {
         this.record = record;
@@ -63,17 +60,14 @@ final class AvroPlan implements Plan {
         return fits ? new AvroPlan(made, unknown) : null;
     }
 
-    public Object[] read(byte[] bytes, int from) {
-        in = bytes;
-        at = from;
+    Object[] values() {
         Object[] values = new Object[record.width + 1];
-        try {
-            fields(record, values);
-        } catch (Odd odd) {
-            return null;
+        fields(record, values);
+        if (at != in.length) {
+            throw ODD;
         }
         values[record.width] = unknown;
-        return at == bytes.length ? values : null;
+        return values;
     }
 
     private static Step step(Schema writer, Schema reader, int depth) {
@@ -222,7 +216,7 @@ final class AvroPlan implements Plan {
 
     private Object value(Step step) {
         if (step.nullAt >= 0) {
-            long branch = number();
+            long branch = zigzag();
             if (branch == step.nullAt) {
                 if (step.takesNull) {
                     return null;
@@ -235,7 +229,7 @@ final class AvroPlan implements Plan {
         }
         switch (step.kind) {
             case BOOLEAN:
-                int bit = in[moved(1)];
+                int bit = in[moved(1, in.length)];
                 if (bit >> 1 != 0) {
                     throw ODD;
                 }
@@ -243,22 +237,22 @@ final class AvroPlan implements Plan {
             case INT:
                 return new Integer(small());
             case LONG:
-                return new Long(number());
+                return new Long(zigzag());
             case INT_AS_LONG:
                 return new Long(small());
             case MILLIS:
-                long millis = number();
+                long millis = zigzag();
                 if (millis > Long.MAX_VALUE / 1000 || millis < Long.MIN_VALUE / 1000) {
                     throw ODD;
                 }
                 return new Long(millis * 1000);
             case FLOAT:
-                return new Float(Float.intBitsToFloat((int) little(4)));
+                return new Float(Float.intBitsToFloat((int) little(4, in.length)));
             case DOUBLE:
-                return new Double(Double.longBitsToDouble(little(8)));
+                return new Double(Double.longBitsToDouble(little(8, in.length)));
             case TEXT:
                 int length = length();
-                return UTF8String.fromBytes(in, moved(length), length);
+                return UTF8String.fromBytes(in, moved(length, in.length), length);
             case BYTES:
                 return bytes(length());
             case FIXED:
@@ -280,10 +274,10 @@ final class AvroPlan implements Plan {
 
     private ArrayData array(Step item) {
         ArrayList items = new ArrayList();
-        for (long many = number(); many != 0; many = number()) {
+        for (long many = zigzag(); many != 0; many = zigzag()) {
             if (many < 0) {
                 many = -many;
-                number(); // the block's bytes
+                zigzag(); // the block's bytes
             }
             // an item takes a byte at least
             if (many < 0 || many > in.length - at) {
@@ -297,55 +291,29 @@ final class AvroPlan implements Plan {
     }
 
     private byte[] bytes(int length) {
-        int from = moved(length);
+        int from = moved(length, in.length);
         return Arrays.copyOfRange(in, from, from + length);
     }
 
     private int length() {
-        long length = number();
+        long length = zigzag();
         if (length < 0 || length > in.length - at) {
             throw ODD;
         }
         return (int) length;
     }
 
-    /** Where the next bytes begin, which are taken. */
-    private int moved(int by) {
-        if (by > in.length - at) {
-            throw ODD;
-        }
-        int from = at;
-        at += by;
-        return from;
-    }
-
-    private long little(int bytes) {
-        int from = moved(bytes);
-        long value = 0;
-        for (int i = bytes - 1; i >= 0; i--) {
-            value = value << 8 | in[from + i] & 0xff;
-        }
-        return value;
-    }
-
     private int small() {
-        long value = number();
+        long value = zigzag();
         if ((int) value != value) {
             throw ODD;
         }
         return (int) value;
     }
 
-    private long number() {
-        long value = 0;
-        for (int shift = 0; shift < 64; shift += 7) {
-            int each = in[moved(1)];
-            value |= (long) (each & 0x7f) << shift;
-            if (each >= 0) {
-                return value >>> 1 ^ -(value & 1);
-            }
-        }
-        throw ODD;
+    private long zigzag() {
+        long value = number(in.length);
+        return value >>> 1 ^ -(value & 1);
     }
 
     /** How one value is read. */
@@ -365,12 +333,5 @@ final class AvroPlan implements Plan {
         int width;
         Step[] parts;
         UTF8String[] symbols;
-    }
-
-    /** A record that must be judged. */
-    private static final class Odd extends RuntimeException {
-        Odd() {
-            super("odd", null, false, false);
-        }
     }
 }

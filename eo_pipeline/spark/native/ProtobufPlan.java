@@ -21,8 +21,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
-final class ProtobufPlan implements Plan {
-    private static final RuntimeException ODD = new Odd();
+final class ProtobufPlan extends Plan {
     private static final GenericArrayData NONE = new GenericArrayData(new Object[0]);
 
     // kinds of values: FieldDescriptorProto.Type in google/protobuf/descriptor.proto
@@ -58,9 +57,8 @@ final class ProtobufPlan implements Plan {
         -1, EIGHT, FOUR, VARINT, VARINT, VARINT, EIGHT, FOUR, VARINT, LENGTH, -1, LENGTH, LENGTH, VARINT,
         VARINT, FOUR, EIGHT, VARINT, VARINT, LENGTH, LENGTH, LENGTH};
 
-    /** Bytes of the longest tag and of the longest number. */
+    /** Bytes of the longest tag. */
     private static final int TAG = 5;
-    private static final int NUMBER = 10;
 
     // google/protobuf/timestamp.proto and duration.proto
     private static final long FIRST_SECOND = -62135596800L;
@@ -69,8 +67,6 @@ final class ProtobufPlan implements Plan {
     private static final int SECOND = 1000000000;
 
     private final Message message;
-    private byte[] in;
-    private int at;
     private TreeSet unknown;
 
     /**
@@ -83,16 +79,10 @@ final class ProtobufPlan implements Plan {
         message = new Message(told);
     }
 
-    public Object[] read(byte[] bytes, int from) {
-        in = bytes;
-        at = from;
+    Object[] values() {
         unknown = null;
         Object[] values = new Object[message.fields.length + 1];
-        try {
-            fields(message, values, bytes.length);
-        } catch (Odd odd) {
-            return null;
-        }
+        fields(message, values, in.length);
         if (unknown != null) {
             values[message.fields.length] = new GenericArrayData(unknown.toArray());
         }
@@ -276,17 +266,8 @@ final class ProtobufPlan implements Plan {
 
     /** Microseconds of a message whose field 1 has seconds, and 2 nanoseconds. */
     private long time(int kind, int last) {
-        long[] parts = new long[2];
-        for (int part = 0; at < last; part++) {
-            long tag = number(last);
-            part = tag == 1 << 3 ? Math.max(part, 0) : Math.max(part, 1);
-            if (part > 1 || tag != part + 1 << 3) {
-                throw ODD;
-            }
-            parts[part] = number(last);
-        }
-        long seconds = parts[0];
-        long nanos = parts[1];
+        long seconds = part(1, last);
+        long nanos = part(2, last);
         boolean isTime = kind == TIMESTAMP;
         boolean isFar = isTime
             ? seconds < FIRST_SECOND || seconds > LAST_SECOND : seconds < 0 || seconds > LONGEST;
@@ -294,6 +275,15 @@ final class ProtobufPlan implements Plan {
             throw ODD;
         }
         return seconds * 1000000 + nanos / 1000;
+    }
+
+    /** The number of that field, which comes next or is not there. */
+    private long part(int field, int last) {
+        if (at == last || in[at] != field << 3) {
+            return 0;
+        }
+        at++;
+        return number(last);
     }
 
     /** Where the value ends whose length comes next. */
@@ -305,46 +295,12 @@ final class ProtobufPlan implements Plan {
         return at + (int) length;
     }
 
-    /** Where the next bytes begin, which are taken. */
-    private int moved(int by, int end) {
-        if (by > end - at) {
-            throw ODD;
-        }
-        int from = at;
-        at += by;
-        return from;
-    }
-
-    private long little(int bytes, int end) {
-        int from = moved(bytes, end);
-        long value = 0;
-        for (int i = bytes - 1; i >= 0; i--) {
-            value = value << 8 | in[from + i] & 0xff;
-        }
-        return value;
-    }
-
     private long positive(int end) {
         long value = number(end);
         if (value >>> 32 != 0) {
             throw ODD;
         }
         return value;
-    }
-
-    private long number(int end) {
-        long value = 0;
-        for (int i = 0; i < NUMBER; i++) {
-            int each = in[moved(1, end)];
-            if (i == NUMBER - 1 && each >> 1 != 0) {
-                throw ODD;
-            }
-            value |= (long) (each & 0x7f) << 7 * i;
-            if (each >= 0) {
-                return value;
-            }
-        }
-        throw ODD;
     }
 
     private static final class Message {
@@ -454,13 +410,6 @@ final class ProtobufPlan implements Plan {
                 default:
                     return null;
             }
-        }
-    }
-
-    /** A record that must be judged. */
-    private static final class Odd extends RuntimeException {
-        Odd() {
-            super("odd", null, false, false);
         }
     }
 }
