@@ -98,10 +98,11 @@ class Suite:
         self._size = size
         self._file = file or size.file
         self._page = file is None
-        self.results = Results(
-            machine=machine.described(room),
-            asked={"size": size.name, "records": size.records, "rounds": size.rounds},
-        )
+        self._begun: list[str] = []
+        # the page keeps what other runs measured
+        self.results = Results.read(size.file) if self._page and size.file.exists() else Results()
+        self.results.machine = machine.described(room)
+        self.results.missing.clear()
 
     def prepare(self, only: Sequence[str] | None, words: Sequence[str]) -> None:
         """Choose, and install what is chosen."""
@@ -132,13 +133,14 @@ class Suite:
             if done[key] < self._size.rounds:
                 self._round(known[key], done[key])
                 done[key] += 1
-        for line in ratios(self.results):
+        for line in ratios(self.results, self._begun):
             say(line)
         say(f"{self._file}: {len(self.results.measurements)} measurements")
 
     def verdict(self) -> int:
         """1 if one of our own runs failed or was not exact."""
-        faults = [each for each in self.results.measurements if each.fault]
+        ran = [each for each in self.results.measurements if each.scenario in self._begun]
+        faults = [each for each in ran if each.fault]
         for each in faults:
             say(f"{each.scenario}: {each.peer} ({each.mode}): {each.fault}")
         return int(any(each.peer.startswith(OURS) for each in faults))
@@ -154,8 +156,13 @@ class Suite:
             publish(PAGE)
 
     def _note(self, entry: Measurement) -> None:
-        title, text = TITLES[entry.scenario]
-        self.results.scenarios.setdefault(entry.scenario, {"title": title, "text": text})
+        if entry.scenario not in self._begun:
+            self._begun.append(entry.scenario)
+            title, text = TITLES[entry.scenario]
+            day, commit = self.results.machine["date"].split()[0], self.results.machine["commit"]
+            self.results.begin(
+                entry.scenario, {"title": title, "text": text, "day": day, "commit": commit}
+            )
         self.results.measurements.append(entry)
         self.results.write(self._file)
 

