@@ -359,7 +359,7 @@ class PastGoneError(EoPipelineError):
         self.version = version
         super().__init__(
             f"Pipeline {pipeline!r}: the table as it stood at version {version} cannot be shown: "
-            f"{found}. {remedy}"
+            f"{found.removesuffix('.')}. {remedy}"
         )
 
 

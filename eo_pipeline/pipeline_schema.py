@@ -68,9 +68,11 @@ def _if_of_type(name: str) -> Schema:
     except ConfigError:  # another package's, and broken: an error once it is used
         return {}
     then["properties"]["type"] = {"const": name}
+    table = sink_class(name).table_field
     if sink_class(name).tables_session_class is not None:
-        then["properties"]["schema"] = {"type": "string", "description": _SCHEMA_OF_TABLES}
-        then["required"] = [field for field in then.get("required", ()) if field != "table"]
+        then["required"] = [field for field in then.get("required", ()) if field != table]
+        if table == "table":
+            then["properties"]["schema"] = {"type": "string", "description": _SCHEMA_OF_TABLES}
     return {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then}
 
 

@@ -13,6 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from eo_pipeline.config.documents import load_transform
 from eo_pipeline.config.settings import Settings, one_or_more, problems
 from eo_pipeline.kafka.source import KafkaSource, SchemaText
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_class, sink_names, validate_sink
 from eo_pipeline.sinks.tables import TablesSink
 
@@ -24,7 +25,6 @@ _OF_SOURCE = frozenset(
     }
 )
 _OF_SINK = frozenset({"mode", "key", "sequence_by", "dead_letter_table"})
-
 #: Fields of a source that say how records are decoded; each table has its own.
 _DECODING = _OF_SOURCE | {"registry", "schema_changes"}
 
@@ -39,6 +39,7 @@ class Table(Settings):
             ``offset``, ``timestamp``, the texts ``key`` and ``value``, and ``headers``, a map of
             texts (of two headers of one name the last).
         transform: as a pipeline's.
+        sink: fields of the sink that this table has otherwise than the others.
 
     The other fields override those of the source and the sink; see there.
     """
@@ -50,6 +51,7 @@ class Table(Settings):
     ] = ()
     where: str | None = None
     transform: Annotated[Callable[..., Any] | None, BeforeValidator(load_transform)] = None
+    sink: Mapping[str, Any] = Field(default_factory=dict)
     value_format: Literal["json", "avro", "protobuf", "raw"] | None = None
     value_schema: SchemaText = None
     message: str | None = None
@@ -81,18 +83,18 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
         ValidationError: a table, or the source or sink with what a table overrides, is wrong.
     """
     source, sink = _fields(config.get("source")), _fields(config.get("sink"))
-    schema = sink.pop("schema", None)
     errors: list[InitErrorDetails] = []
     with _located(errors, "sink"):
-        _refuse_store(sink)
+        store = _store(sink)
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
     tables, members = [], {}
     for index, given in enumerate(config["tables"]):
         with _located(errors, "tables", index):
             table = Table.model_validate(given)
-            own = table.overrides(_OF_SINK) | {"table": _qualified(schema, table.name)}
-            members[table.name] = validate_sink(sink | own)
+            own = table.overrides(_OF_SINK) | dict(_allowed(store, table.sink))
+            fields = store.table_fields(sink | own, str(config.get("name")), table.name)
+            members[table.name] = validate_sink(fields).one_of_several()
             read = source | table.overrides(_OF_SOURCE)
             if table.topics:
                 read |= {"topics": table.topics}
@@ -113,14 +115,27 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "tables": tables, "source": common, "sink": together}
 
 
-def _refuse_store(sink: Mapping[str, Any]) -> None:
-    """Return if one transaction of the store fills several tables, and no other is named."""
+def _store(sink: Mapping[str, Any]) -> type[Sink]:
+    """Return the class of ``sink``.
+
+    Raises:
+        ValueError: no transaction of the store fills several tables, or a table is named.
+    """
     kind = sink.get("type")
-    store = sink_class(kind) if kind in sink_names() else None
-    if store is not None and store.tables_session_class is None:
+    store = sink_class(kind) if kind in sink_names() else Sink
+    if store is not Sink and store.tables_session_class is None:
         raise ValueError(f"{kind} cannot fill several tables: {store.no_tables_reason}.")
-    if "table" in sink:
-        raise ValueError("not allowed with tables; set sink.schema to the schema of the tables")
+    if store.table_field in sink:
+        raise ValueError(f"{store.table_field}: not allowed with tables, each of which has a name")
+    return store
+
+
+def _allowed(store: type[Sink], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``fields`` if one of several tables may have them otherwise than the others."""
+    if others := sorted(fields.keys() - store.of_one_table):
+        may = ", ".join(sorted(store.of_one_table))
+        raise ValueError(f"sink: {', '.join(others)} is the same for all tables; not so are {may}")
+    return fields
 
 
 def _fields(given: Any) -> dict[str, Any]:
@@ -128,11 +143,6 @@ def _fields(given: Any) -> dict[str, Any]:
     if isinstance(given, Settings):
         return {name: getattr(given, name) for name in given.model_fields_set}
     return dict(given) if isinstance(given, Mapping) else {}
-
-
-def _qualified(schema: str | None, name: str) -> str:
-    quoted = name if name.startswith('"') or "." not in name else f'"{name}"'
-    return f"{schema}.{quoted}" if schema else name
 
 
 def _named(tables: Sequence[Table]) -> tuple[str, ...]:

@@ -133,3 +133,18 @@ def test_eo_writes_it_for_editors(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert json.loads(printed.stdout) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {"type": "postgres", "dsn": "postgresql://h/d", "schema": "sales"},
+        {"type": "kafka", "bootstrap_servers": "h:9092"},
+    ],
+)
+def test_a_document_with_several_tables_names_none_in_its_sink(sink: dict[str, Any]) -> None:
+    document = {**yaml.safe_load(GOOD), "sink": sink, "rest": "ignore"}
+    tables = [{"name": "copies", "topics": "orders", "value_schema": "id BIGINT"}]
+    assert found({**document, "tables": tables}) == []
+    [(where, _)] = found({**document, "tables": [{**tables[0], "sinks": {}}]})
+    assert where == "tables.0"

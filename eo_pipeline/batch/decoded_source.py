@@ -64,6 +64,10 @@ _KAFKA = StructType(
 )
 
 
+#: Function of Spark that tells if a text is UTF-8.
+IS_UTF8 = f"{FUNCTION_CATALOG}.texts.is_utf8"
+
+
 def has_decoded_source(spark: SparkSession) -> bool:
     """Return whether ``spark`` has the data sources of this module; cached."""
     return has_source(spark, _STAGED)

@@ -25,6 +25,7 @@ from eo_pipeline.batch.counting import (
 )
 from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded, decode, gives_utf8
 from eo_pipeline.batch.decoded_source import (
+    IS_UTF8,
     CountedRows,
     DecodedSource,
     JudgeNeededError,
@@ -320,7 +321,7 @@ class Stager:
             transformed,
             lambda rows: ready._columns(with_known_schema(rows, schema), entry),
             hashed,
-            ready._why(transformed),
+            ready._why_by(IS_UTF8)(transformed),
         )
         layout = ready.sink.partition_columns
         staged = result.stage(attempt, layout, self.as_staged, source.totals, mode)
@@ -510,8 +511,12 @@ class Stager:
 
     @property
     def _why(self) -> Why:
+        return self._why_by(by_function=False)
+
+    def _why_by(self, by_function: str | bool) -> Why:
+        """Return what tells rows that do not fit; of texts of a transform ``by_function``."""
         is_utf8 = self.transform is None and gives_utf8(self.source)
-        return why_unfit(self.sink, self.never_null, self.bounds, is_utf8=is_utf8)
+        return why_unfit(self.sink, self.never_null, self.bounds, utf8=is_utf8 or by_function)
 
     def _columns(self, result: DataFrame, entry: LedgerEntry) -> DataFrame:
         """The user's columns, the checkpoint's number, and where each row came from."""

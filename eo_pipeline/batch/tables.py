@@ -6,13 +6,11 @@ record may be taken by several tables; one that no table takes is the ``rest``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.code_version import code_version_of_tables
@@ -30,12 +28,24 @@ Rest = Literal["fail", "ignore"]
 
 
 class ReadTotals(NamedTuple):
-    """Records that were read, each counted once, and those of them that no table takes."""
+    """Records that were read, each counted once, those of them that no table takes, and how many
+    each table takes, by its name.
+    """
 
     records: int
     bytes: int
     key_bytes: int
     rest: int
+    taken: Mapping[str, int]
+
+    @classmethod
+    def of(cls, parts: Iterable[Counts]) -> Self:
+        """Return the sums over ``parts``, which have no record twice."""
+        records, size, keys = 0, 0, 0
+        for part in parts:
+            records, size = records + part.records, size + part.bytes
+            keys += part.key_bytes or 0
+        return cls(records, size, keys, rest=0, taken={})
 
 
 @dataclass(frozen=True)
@@ -63,15 +73,19 @@ class TablesStager:
         Raises:
             BadRecordError: also of a record that no table takes, if ``rest`` is ``fail``.
         """
+        parts = {name: self._part(name, entry) for name in self.tables}
+        covering = self._covering(parts, entry)
+        counted = None
+        if covering is None or any(stager.where for stager in self.tables.values()):
+            counted = self._counted(spark, entry)
         outputs, counts = {}, {}
-        for name, stager in self.tables.items():
-            part = self._part(name, entry)
-            if not part.ranges:
+        for name, part in parts.items():
+            if not part.ranges or (counted and not counted.taken[name]):
                 counts[name] = Counts(rows_total=part.counts.rows_total)
                 continue
             files = attempt.of_table(name) if attempt else None
-            outputs[name], counts[name] = stager.stage(spark, part, files)
-        totals = self._disjoint_totals(entry, counts) or self._counted(spark, entry)
+            outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
+        totals = counted or ReadTotals.of(counts[name] for name in covering or ())
         rows = sum(of_table.rows for of_table in counts.values())
         staged = StagedOutput(tables=outputs)
         return staged, Counts(
@@ -96,29 +110,22 @@ class TablesStager:
             details[REFUSED] = ours
         return replace(part, ranges=entry.ranges_of(stager.source.topics), details=details)
 
-    def _disjoint_totals(
-        self, entry: LedgerEntry, counts: Mapping[str, Counts]
-    ) -> ReadTotals | None:
-        """Return the sums over tables that together take each record of ``entry`` once; None if it
-        has no such tables.
+    def _covering(
+        self, parts: Mapping[str, LedgerEntry], entry: LedgerEntry
+    ) -> Sequence[str] | None:
+        """Return names of tables that together take each record of ``entry`` once; None if it has
+        no such tables.
         """
-        by_topics: dict[tuple[OffsetRange, ...], Counts] = {}
-        for name, stager in self.tables.items():
-            if stager.where is None and (ranges := entry.ranges_of(stager.source.topics)):
-                by_topics.setdefault(ranges, counts[name])
-        covered = [offset_range for ranges in by_topics for offset_range in ranges]
-        if sorted(covered) != sorted(entry.ranges):
-            return None
-        parts = by_topics.values()
-        return ReadTotals(
-            sum(part.records for part in parts),
-            sum(part.bytes for part in parts),
-            sum(part.key_bytes or 0 for part in parts),
-            0,
-        )
+        by_ranges: dict[tuple[OffsetRange, ...], str] = {}
+        for name, part in parts.items():
+            if self.tables[name].where is None and part.ranges:
+                by_ranges.setdefault(part.ranges, name)
+        covered = [offset_range for ranges in by_ranges for offset_range in ranges]
+        return [*by_ranges.values()] if sorted(covered) == sorted(entry.ranges) else None
 
     def _counted(self, spark: SparkSession, entry: LedgerEntry) -> ReadTotals:
-        """Count the records by a Spark job of its own.
+        """Count the records by a Spark job of its own, before any table is staged: one that takes
+        no record costs nothing.
 
         Raises:
             BadRecordError: see :meth:`stage`.
@@ -146,25 +153,39 @@ class TablesStager:
         """
         raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
         sizes = {"_eo_bytes": F.length("value"), "_eo_key_bytes": F.length("key")}
-        records = raw.withColumns(sizes | condition_columns())
-        is_taken = reduce(or_, (self._takes(stager) for stager in self.tables.values()))
-        is_rest = ~F.coalesce(is_taken, F.lit(False))
-        place = F.struct("topic", "partition", "offset")
-        totals = records.agg(
-            F.count(F.lit(1)).alias("records"),
-            F.coalesce(F.sum("_eo_bytes"), F.lit(0)).alias("bytes"),
-            F.coalesce(F.sum("_eo_key_bytes"), F.lit(0)).alias("key_bytes"),
-            F.count(F.when(is_rest, 1)).alias("rest"),
-            F.min(F.when(is_rest, place)).alias("first"),
+        names = [*self.tables]
+        conditions = [_condition(stager) for stager in self.tables.values()]
+        # one text: of hundreds of columns Spark's analysis takes seconds
+        numbers = ", ".join(f"if({taken}, {at}, null)" for at, taken in enumerate(conditions))
+        taken = F.expr(f"posexplode_outer(array_compact(array({numbers})))")
+        place = F.struct("topic", "partition", "offset").alias("place")
+        routed = raw.withColumns(sizes | condition_columns()).select(
+            *sizes, place, taken.alias("turn", "number")
         )
-        row = interruptible(spark, totals.first)
-        assert row is not None, "an aggregation without groups has one row"
-        counted = ReadTotals(row["records"], row["bytes"], row["key_bytes"], row["rest"])
-        return counted, row["first"] or ("", 0, 0)
+        is_first = F.coalesce("turn", F.lit(0)) == 0
+        grouped = routed.groupBy("number").agg(
+            F.count(F.lit(1)).alias("taken"),
+            F.count(F.when(is_first, 1)).alias("records"),
+            F.coalesce(F.sum(F.when(is_first, F.col("_eo_bytes"))), F.lit(0)).alias("bytes"),
+            F.coalesce(F.sum(F.when(is_first, F.col("_eo_key_bytes"))), F.lit(0)).alias("keys"),
+            F.min("place").alias("first"),
+        )
+        rows = {row["number"]: row for row in interruptible(spark, grouped.collect)}
+        rest = rows.get(None)
+        totals = ReadTotals(
+            records=sum(row["records"] for row in rows.values()),
+            bytes=sum(row["bytes"] for row in rows.values()),
+            key_bytes=sum(row["keys"] for row in rows.values()),
+            rest=rest["taken"] if rest else 0,
+            taken={name: rows[at]["taken"] if at in rows else 0 for at, name in enumerate(names)},
+        )
+        return totals, rest["first"] if rest else ("", 0, 0)
 
-    def _takes(self, stager: Stager) -> Column:
-        """Return the condition on which a table takes a record."""
-        names = stager.source.topics
-        is_ours = F.col("topic").isin(*names) if names else F.lit(True)
-        is_ours &= F.lit(True) if stager.where is None else F.expr(stager.where)
-        return F.coalesce(is_ours, F.lit(False))
+
+def _condition(stager: Stager) -> str:
+    """Return the condition on which a table takes a record, SQL that is never null."""
+    topics = ", ".join(f"'{topic}'" for topic in stager.source.topics)
+    conditions = [f"topic IN ({topics})"] if topics else []
+    # a comment may end it
+    conditions += [f"({stager.where}\n)"] if stager.where is not None else []
+    return f"coalesce({' AND '.join(conditions) or 'true'}, false)"

@@ -20,7 +20,7 @@ from eo_pipeline.batch.decode import KAFKA_COLUMN, Decoded
 from eo_pipeline.batch.output import own_columns
 from eo_pipeline.errors import BadRecord, BadRecordError, EoPipelineError, RefusedError
 from eo_pipeline.kafka.source import KafkaSource
-from eo_pipeline.sinks.columns import Bound, beyond, known_utf8
+from eo_pipeline.sinks.columns import Bound, beyond, with_utf8
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import interruptible
 
@@ -46,15 +46,15 @@ def why_unfit(
     never_null: Collection[str],
     bounds: Mapping[str, Bound],
     *,
-    is_utf8: bool = False,
+    utf8: bool | str = False,
 ) -> Why:
     """Return the reason column of unfit rows; see :meth:`Sink.unfit`. ``bounds`` are the table's
-    own; ``is_utf8``: its texts are.
+    own; ``utf8``: its texts are, or the function that tells.
     """
 
     def why(result: DataFrame) -> Column | None:
         columns = own_columns(result)
-        of_sink = sink.unfit(known_utf8(columns) if is_utf8 else columns, never_null)
+        of_sink = sink.unfit(with_utf8(columns, utf8) if utf8 else columns, never_null)
         reasons = [reason for reason in (of_sink, beyond(columns, bounds)) if reason is not None]
         return F.coalesce(*reasons) if reasons else None
 

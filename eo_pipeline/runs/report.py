@@ -199,12 +199,11 @@ class Recorder:
         """Return the costs since the last call; ``spark`` staged ``output`` in ``timing``."""
         cpu_s, self._cpu_s = time.process_time() - self._cpu_s, time.process_time()
         seconds = {**self._seconds, timing.phase: timing.seconds}
-        tables = (output.rows, output.dead_letters)
         return Costs(
             cpu_ms=_ms(cpu_s),
             spark_cpu_ms=self._spark_ms(spark),
             phases_ms={phase: _ms(spent) for phase, spent in seconds.items()},
-            bytes_out=sum(table.size for table in tables if table),
+            bytes_out=output.size,
             lag=self.lag,
         )
 

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 #: Of a second.
 _DIGITS = 6
 
-#: Of a column, in its metadata: its text is UTF-8, by how it was read.
+#: Of a column, in its metadata: its text is UTF-8, by how it was read (true); or the name of a
+#: function of Spark that tells.
 _UTF8 = "eo_pipeline.utf8"
+
+_MICROS_OF_A_DAY = 86_400_000_000
+#: Spark's first and last time, in microseconds since 1970.
+_EVERY_TIME = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class ColumnLimits:
     ``years``: the first and the last of a date or a time. ``nul``: text may hold U+0000.
     ``not_finite``: floating point may be NaN or infinite. ``needed``: columns that must
     have a value, because rows are told apart by them; ``numbers``: ... and may not be NaN.
-    ``never_null``: columns of the table that take no null. ``utf8``: text is known to be UTF-8.
+    ``never_null``: columns of the table that take no null. ``utf8``: text is known to be UTF-8, or
+    the name of a function of Spark that tells; by default Spark's own.
     """
 
     years: tuple[int, int] = (1, 9999)
@@ -41,7 +47,7 @@ class ColumnLimits:
     needed: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     never_null: Collection[str] = ()
-    utf8: bool = False
+    utf8: bool | str = "is_valid_utf8"
 
 
 class Bound(NamedTuple):
@@ -101,11 +107,13 @@ def beyond(schema: StructType, bounds: Mapping[str, Bound]) -> Column | None:
     return F.coalesce(*texts) if texts else None
 
 
-def known_utf8(schema: StructType) -> StructType:
-    """``schema`` of rows of which no text need be looked at: a look goes through all its bytes."""
+def with_utf8(schema: StructType, utf8: bool | str) -> StructType:
+    """Return ``schema`` for rows of which no text need be looked at, as a look goes through all its
+    bytes (true); or whose texts the function ``utf8`` looks at.
+    """
     from pyspark.sql.types import StructField, StructType
 
-    metadata = {_UTF8: True}
+    metadata = {_UTF8: utf8}
     return StructType([StructField(f.name, f.dataType, f.nullable, metadata) for f in schema])
 
 
@@ -129,7 +137,8 @@ def _of_column(field: StructField, limits: ColumnLimits) -> Iterator[Unfit]:
         yield Unfit(value.isNull(), "null, which the table does not take")
     if name in limits.numbers and isinstance(data_type, DoubleType | FloatType):
         yield Unfit(F.isnan(value), "NaN, but the column identifies rows")
-    yield from _of_value(value, data_type, replace(limits, utf8=_UTF8 in field.metadata))
+    utf8 = field.metadata.get(_UTF8, limits.utf8)
+    yield from _of_value(value, data_type, replace(limits, utf8=utf8))
 
 
 def _of_value(value: Column, data_type: DataType, limits: ColumnLimits) -> Iterator[Unfit]:
@@ -168,8 +177,8 @@ def _of_scalar(value: Column, data_type: DataType, limits: ColumnLimits) -> Iter
     from pyspark.sql.types import DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
     if data_type.typeName() in ("string", "char", "varchar"):
-        if not limits.utf8:
-            yield Unfit(~F.is_valid_utf8(value), "text that is not UTF-8")
+        if isinstance(limits.utf8, str):
+            yield Unfit(~F.call_function(limits.utf8, value), "text that is not UTF-8")
         if not limits.nul:
             yield Unfit(value.contains("\0"), "text with the character U+0000")
     elif isinstance(data_type, FloatType | DoubleType) and not limits.not_finite:
@@ -177,8 +186,36 @@ def _of_scalar(value: Column, data_type: DataType, limits: ColumnLimits) -> Iter
         yield Unfit(F.isnan(value) | is_infinite, "NaN or infinity")
     elif isinstance(data_type, DateType | TimestampType | TimestampNTZType):
         first, last = limits.years
-        outside = ~F.year(value).between(first, last)
-        yield Unfit(outside, f"a time outside the years {first} to {last}")
+        yield from (
+            Unfit(outside, f"a time outside the years {first} to {last}")
+            for outside in _outside(value, data_type, first, last)
+        )
+
+
+def _outside(value: Column, data_type: DataType, first: int, last: int) -> Iterator[Column]:
+    """Yield the condition on which a time (by UTC) is not in the years ``first`` to ``last``;
+    nothing if every time is. By numbers, as a calendar for each row takes longer than its hash.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, TimestampNTZType
+
+    if isinstance(data_type, TimestampNTZType):
+        yield ~F.year(value).between(first, last)
+    elif isinstance(data_type, DateType):
+        yield ~F.unix_date(value).between(_first_day(first), _first_day(last + 1) - 1)
+    else:
+        low = max(_first_day(first) * _MICROS_OF_A_DAY, _EVERY_TIME[0])
+        high = min(_first_day(last + 1) * _MICROS_OF_A_DAY - 1, _EVERY_TIME[1])
+        if (low, high) != _EVERY_TIME:
+            yield ~F.unix_micros(value).between(low, high)
+
+
+def _first_day(year: int) -> int:
+    """Return the number of days from 1970-01-01 to the first one of ``year``, without a calendar's
+    limits.
+    """
+    before = year - 1
+    return 365 * before + before // 4 - before // 100 + before // 400 - 719_162
 
 
 _NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})

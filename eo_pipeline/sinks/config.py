@@ -59,6 +59,8 @@ class Sink(Settings, ABC):
       :meth:`open` only, so that a configuration needs no driver.
     - ``tables_session_class``: likewise, the session of several tables that one transaction fills;
       None: the store has no such transaction, for the reason ``no_tables_reason``.
+    - ``table_field``: the field that names the table; with several tables the document has none.
+    - ``of_one_table``: fields that one of several tables may have otherwise than the others.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
 
@@ -68,6 +70,8 @@ class Sink(Settings, ABC):
     session_class: ClassVar[str]
     tables_session_class: ClassVar[str | None] = None
     no_tables_reason: ClassVar[str] = "one transaction of this store fills one table"
+    table_field: ClassVar[str] = "table"
+    of_one_table: ClassVar[frozenset[str]] = frozenset()
     extra: ClassVar[str | None] = None
 
     @property
@@ -167,6 +171,21 @@ class Sink(Settings, ABC):
     @abstractmethod
     def table_name(self) -> str:
         """The table as a person would write it, for messages and metadata."""
+
+    @classmethod
+    def table_fields(cls, fields: Mapping[str, Any], pipeline: str, name: str) -> dict[str, Any]:  # noqa: ARG003
+        """Return the fields of the sink of table ``name``, one of several of ``pipeline``, whose
+        sink has ``fields``.
+        """
+        return {**fields, cls.table_field: name}
+
+    def one_of_several(self) -> Self:
+        """Return the sink of one of several tables that are filled together.
+
+        Raises:
+            ValueError: its settings do not allow that.
+        """
+        return self
 
     @property
     def tables_written(self) -> tuple[str, ...]:

@@ -77,6 +77,12 @@ class TablesSink(Sink):
     def describe(self) -> dict[str, str]:
         return {**self.first.describe(), "table": self._names}
 
+    def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:
+        cluster, _ = self.first.kafka_topics(pipeline)
+        return cluster, frozenset().union(
+            *(sink.kafka_topics(pipeline)[1] for sink in self.members.values())
+        )
+
     @property
     def keeps_every_row(self) -> bool:
         return all(sink.keeps_every_row for sink in self.members.values())
@@ -124,6 +130,9 @@ class TablesSession(SinkSession, Generic[S]):
             sink = member.identified(entry.of_table(name)).identity.sink
             tables[name] = replace(tables.get(name, Identity()), sink=sink)
         return replace(entry, identity=replace(entry.identity, tables=tables))
+
+    def was_written(self) -> bool:
+        return any(member.was_written() for member in self.members.values())
 
     def holds_rows(self, since: int) -> bool:
         return any(member.holds_rows(since) for member in self.members.values())

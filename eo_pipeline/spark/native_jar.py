@@ -74,6 +74,7 @@ _SOURCES = (
     "StagedRanges.java",
     "StagedRows.java",
     "Staging.java",
+    "TextCheck.java",
     "Totals.java",
 )
 _PACKAGE = Path("eo", "pipeline")

@@ -199,6 +199,12 @@ class StagedOutput:
     dead_letters: StagedTable | None = None
     tables: Mapping[str, StagedOutput] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes that are staged, of all tables."""
+        staged = sum(table.size for table in (self.rows, self.dead_letters) if table)
+        return staged + sum(output.size for output in self.tables.values())
+
     def verify(self, entry: LedgerEntry) -> None:
         """Check that the files are as the manifest says, and hold as many rows and dead letters as
         ``entry``, so that all that was staged is published and nothing else.

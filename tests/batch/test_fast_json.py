@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import Decoded, decode
 from eo_pipeline.batch.decode_json import NativeResult, has_native_json, native_read, read_as
+from eo_pipeline.batch.decoded_source import IS_UTF8
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.kafka.source import KafkaSource
@@ -307,3 +308,14 @@ def a_record(chance: random.Random, n: int) -> dict[str, Any]:
         if chance.random() < 0.8:
             record[name] = chance.choice(unusual if chance.random() < 0.04 else usual)
     return record
+
+
+def test_texts_are_looked_at_as_by_spark(spark_server: EmbeddedSpark) -> None:
+    good = [b"", b"a", b"eight so", b"nine  so ", "é".encode(), "ninth é \U0001f600".encode(), None]
+    bad = [b"\xff", b"eight so\xff", b"nine so \xc3", b"\xc0\x80", b"\xed\xa0\x80", b"abc\x80defgh"]
+    spark = SparkSettings(remote=spark_server.remote).session()
+    frame = spark.createDataFrame([(text,) for text in good + bad], "bytes BINARY")
+    text = F.expr("CAST(bytes AS STRING)")
+    said = frame.select(F.call_function(IS_UTF8, text), F.is_valid_utf8(text)).collect()
+    assert [row[0] for row in said] == [True] * len(good) + [False] * len(bad)
+    assert [row[0] for row in said] == [row[1] is not False for row in said]

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import BadRecordError, RefusedError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.columns import ColumnLimits, reason
+from eo_pipeline.spark import SparkSettings
 from tests.support.engine import Bench
 from tests.support.servers import MakeTopic
 from tests.support.stores import MySqlDatabase
@@ -285,3 +288,30 @@ def test_with_policy_fail_the_record_is_named_that_the_server_refused(bench: Ben
     with pytest.raises(BadRecordError, match=r"\[0\] offset 1: PostgreSQL refuses the row: .*uuid"):
         bench.pipeline().run()
     assert bench.table.versions() == [0]
+
+
+@pytest.mark.parametrize("years", [(1, 9999), (-4712, 5_874_896), (1600, 2038), (1, 294_247)])
+def test_times_are_bounded_by_the_calendars_years(
+    spark_server: EmbeddedSpark, years: tuple[int, int]
+) -> None:
+    day = 86_400_000_000
+    turns = [
+        719_528 - 365 * 4713 - 1178,  # about the first of all
+        *(-719_162, -719_163, -135_140, -135_141, 24_836, 24_837, 2_932_896, 2_932_897),
+        *(2_145_031_948, 2_145_031_949, 0),
+    ]
+    spark = SparkSettings(remote=spark_server.remote).session()
+    numbers = spark.createDataFrame([(turn,) for turn in turns], "n BIGINT")
+    micros = [(turn * day + add,) for turn in turns for add in (-1, 0) if abs(turn) < 10**8]
+    frames = {
+        "date": numbers.select(F.date_from_unix_date(F.col("n").cast("int")).alias("t")),
+        "timestamp": spark.createDataFrame(micros, "n BIGINT").select(
+            F.timestamp_micros("n").alias("t")
+        ),
+    }
+    for kind, frame in frames.items():
+        why = reason(frame.schema, ColumnLimits(years=years))
+        by_calendar = ~F.year("t").between(*years)
+        told = F.lit(None).cast("string") if why is None else why
+        odd = frame.where(told.isNotNull() != by_calendar)
+        assert odd.collect() == [], kind

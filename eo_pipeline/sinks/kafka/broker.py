@@ -111,12 +111,17 @@ class KafkaStore:
         ConfigError: the cluster answers and refuses the credentials.
     """
 
-    def __init__(self, sink: KafkaSink) -> None:
+    def __init__(self, sink: KafkaSink, beside: KafkaStore | None = None) -> None:
+        """With the admin client of ``beside``, the store of another topic of the cluster."""
         self._sink = sink
         #: Of every client of the session.
         self.settings: dict[str, Any] = connection_settings(sink.bootstrap_servers, sink.client)
         self.timeout = sink.request_timeout
-        self._asked = DiagnosingAdminClient(self.settings, sink.request_timeout)
+        self._asked: DiagnosingAdminClient
+        if beside is None:
+            self._asked = DiagnosingAdminClient(self.settings, self.timeout)
+        else:
+            self._asked = beside._asked
         self._client = self._asked.client
 
     def require_topic(self) -> None:
@@ -138,9 +143,9 @@ class KafkaStore:
         """Return the number of partitions of the rows' topic."""
         return self.counts([self._sink.topic])[self._sink.topic]
 
-    def all_partitions(self, ledger: str) -> list[TopicPartition]:
-        """Whatever a transaction may write to; ``ledger`` is the ledger's topic."""
-        counts = self.counts((self._sink.topic, self._sink.dead_letters, ledger))
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartition]:
+        """Return the partitions of ``topics``."""
+        counts = self.counts(topics)
         return [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -124,11 +124,17 @@ class KafkaSink(Sink):
     client: ClientSettings = Field(default_factory=dict, repr=False)
 
     session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
-    no_tables_reason: ClassVar[str] = (
-        "this is not implemented for Kafka. Use a database, or a pipeline for each topic"
+    tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.kafka.tables:KafkaTablesSession"
+    table_field: ClassVar[str] = "topic"
+    of_one_table: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("key", "value", "headers", "timestamp", "partitioning", "value_format", "key_format"),
+            *("message", "key_message", "registry", "dead_letter_topic"),
+        }
     )
 
     _schemas: Schemas = PrivateAttr(default_factory=Schemas)
+    _is_one_of_several: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _has_what_schemas_need(self) -> Self:
@@ -212,9 +218,28 @@ class KafkaSink(Sink):
         copied._schemas = agreement
         return copied
 
+    @classmethod
+    def table_fields(cls, fields: Mapping[str, Any], pipeline: str, name: str) -> dict[str, Any]:
+        shared = {"ledger_topic": f"{pipeline}._eo_ledger", **fields}
+        return super().table_fields(shared, pipeline, name)
+
+    def one_of_several(self) -> Self:
+        """Refuse what is no single transaction; see ``Sink``."""
+        if self.semantics is not Guarantee.EXACTLY_ONCE or self.shards > 1:
+            raise ValueError(
+                "several topics need one transaction: semantics: exactly_once and shards: 1"
+            )
+        copied = self.model_copy()
+        copied._is_one_of_several = True
+        return copied
+
     @property
     def table_name(self) -> str:
         return self.topic
+
+    @property
+    def tables_written(self) -> tuple[str, ...]:
+        return self.topic, self.dead_letters
 
     def ledger_of(self, pipeline: str) -> str:
         """The topic with the ledger of ``pipeline``."""
@@ -232,9 +257,11 @@ class KafkaSink(Sink):
 
     def transactional_id(self, pipeline: str, shard: int) -> str:
         """Return the transactional id, equal in every run, so that a run fences an earlier one;
-        no other pipeline has it, since neither name may hold a slash.
+        no other pipeline has it, since neither name may hold a slash. Of several topics any may
+        leave the pipeline, and the ledger's stays.
         """
-        return f"eo-{pipeline}/{self.topic}/{shard}"
+        topic = self.ledger_of(pipeline) if self._is_one_of_several else self.topic
+        return f"eo-{pipeline}/{topic}/{shard}"
 
     def earlier_transactional_id(self, pipeline: str, shard: int) -> str:
         """Return the id of earlier releases, where ``a-b`` into ``c`` was the same as ``a`` into

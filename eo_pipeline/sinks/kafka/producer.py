@@ -82,6 +82,8 @@ class RecordProducer:
         reports = {"delivery.report.only.error": True, "on_delivery": self._delivered}
         self._settings = settings
         self._failed: KafkaError | None = None
+        #: the topic of that record
+        self.failed_topic: str | None = None
         self._is_stuck = False
         self._client = Producer({**bulk, **settings, **defaults, **reports}, logger=silent_logger())
 
@@ -162,7 +164,7 @@ class RecordProducer:
             self._client.abort_transaction(_ABORT_SECONDS)
         except KafkaException:
             return False
-        self._failed = None
+        self._failed = self.failed_topic = None
         return True
 
     def close(self) -> None:
@@ -187,13 +189,13 @@ class RecordProducer:
             reason = f"no answer within {seconds:g} s, and the call does not return"
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, reason)) from error
 
-    def _delivered(self, error: KafkaError | None, _message: Any) -> None:
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
         # what is purged by an abort failed for another reason
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         if error is None or self._forgets:
             return
         if self._failed is None and error.code() not in purged:
-            self._failed = error
+            self._failed, self.failed_topic = error, message.topic()
 
 
 def _run_into(call: Future[None], action: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -38,6 +38,7 @@ from eo_pipeline.sinks.kafka.transactions import (
     Incomplete,
     ShardPool,
     Shards,
+    TopicOutput,
     unfinished,
 )
 from eo_pipeline.sinks.session import (
@@ -75,13 +76,21 @@ class KafkaSession(SinkSession):
     )
     keeps_ledger = "Kafka cannot delete single entries from the ledger topic"
 
-    def __init__(self, sink: KafkaSink, pipeline: str) -> None:
+    def __init__(self, sink: KafkaSink, pipeline: str, beside: KafkaSession | None = None) -> None:
+        """With the clients, ledger and producers of ``beside``, the session of another topic that
+        the same transactions fill.
+        """
         super().__init__(pipeline)
         self.sink = sink
-        self.store = KafkaStore(sink)
+        self.store: KafkaStore = KafkaStore(sink, beside.store if beside else None)
         self.store.require_topic()
-        self.ledger = open_ledger(self.store, sink.ledger_of(pipeline), pipeline)
-        self.pool = ShardPool(sink, pipeline, self.store, self.ledger)
+        if beside is None:
+            self.ledger = open_ledger(self.store, sink.ledger_of(pipeline), pipeline)
+            self.pool = ShardPool(sink, pipeline, self.store, self.ledger)
+            self._written = {self.ledger.topic}
+        else:
+            self.ledger, self.pool, self._written = beside.ledger, beside.pool, beside._written
+        self._written |= {sink.topic, sink.dead_letters}
         self._agreed = Schemas()
 
     def recover(self) -> LedgerEntry | None:
@@ -181,9 +190,15 @@ class KafkaSession(SinkSession):
         self.pool.drop()
         self.ledger.close()
 
+    def output(self, staged: StagedOutput) -> TopicOutput:
+        """Return what goes into the topic; that for dead letters is created if there are any."""
+        if staged.dead_letters is not None:
+            self.store.make_dead_letter_topic()
+        return TopicOutput(self.sink, staged, self.store.row_partitions())
+
     def partitions(self) -> list[TopicPartition]:
         """Whatever a transaction of this session may write to."""
-        return self.store.all_partitions(self.ledger.topic)
+        return self.store.partitions(self._written)
 
 
 class KafkaPublication(Publication):
@@ -202,13 +217,15 @@ class KafkaPublication(Publication):
 
     def write(self) -> None:
         """Fence everybody else, compare the ledger's head with the parent, send the rows."""
-        session = self.session
-        if self.staged.dead_letters is not None:
-            session.store.make_dead_letter_topic()
-        self._shards = session.pool.shards()
+        outputs = self._outputs()
+        self._shards = self.session.pool.shards()
         allowed = self._compare()
         with self._in_transaction():
-            self._shards.send(self.staged, allowed, session.store.row_partitions())
+            self._shards.send(outputs, allowed)
+
+    def _outputs(self) -> Sequence[TopicOutput]:
+        """Return what goes into each topic; topics for dead letters are created."""
+        return [self.session.output(self.staged)]
 
     def enter(self) -> None:
         with self._in_transaction():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tenacity
 from confluent_kafka import KafkaError, KafkaException
@@ -80,7 +80,7 @@ class ShardProducer:
 
     def send(self, topic: str, records: Iterable[Arguments]) -> None:
         """Hand ``records`` over, in a transaction that begins with the first of them."""
-        with self._explaining():
+        with self._explaining(topic):
             self._begin()
             self._rows.send(topic, records)
 
@@ -131,19 +131,19 @@ class ShardProducer:
             self._is_open, self._started = True, time.monotonic()
 
     @contextmanager
-    def _explaining(self, *, is_commit: bool = False) -> Iterator[None]:
+    def _explaining(self, topic: str = "", *, is_commit: bool = False) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            raise self._explained(error_of(error), is_commit) from error
+            raise self._explained(error_of(error), topic, is_commit) from error
 
-    def _explained(self, error: KafkaError, is_commit: bool) -> Exception:
+    def _explained(self, error: KafkaError, topic: str, is_commit: bool) -> Exception:
         cause = self._producer.failed or error
         if LOST & {error.code(), cause.code()}:
             return self._lost(error)
         if is_commit and self._producer.failed is None and not error.txn_requires_abort():
             return UnansweredError(error.str())
-        return while_publishing(cause, self._sink.topic)
+        return while_publishing(cause, self._producer.failed_topic or topic or self._sink.topic)
 
     def _lost(self, error: KafkaError) -> TransactionLostError:
         spent = time.monotonic() - self._started if self._is_open else 0.0
@@ -190,6 +190,16 @@ def _row_producer(semantics: Guarantee, settings: Mapping[str, Any]) -> RecordPr
 _T = TypeVar("_T")
 
 
+class TopicOutput(NamedTuple):
+    """Staged rows and dead letters, and the topic that they go into, by its sink and by how many
+    ``partitions`` it has.
+    """
+
+    sink: KafkaSink
+    staged: StagedOutput
+    partitions: int
+
+
 class Shards:
     """The producers that one session holds. Whatever they raise, they are closed and not used
     again; see :class:`ShardProducer` for what that is.
@@ -217,12 +227,13 @@ class Shards:
         self._producers += fresh
         _at_once(ShardProducer.fence, fresh)
 
-    def send(self, staged: StagedOutput, allowed: int, partitions: int) -> None:
+    def send(self, outputs: Sequence[TopicOutput], allowed: int) -> None:
         """The rows are with the brokers, and none of it is decided. ``allowed``: how many shards
         may have a transaction open.
         """
+        counts = [self._count(output.staged, allowed) for output in outputs]
         with self._ours():
-            self._rows = self._send_all(staged, self._count(staged, allowed), partitions)
+            self._rows = self._send_all(outputs, min(counts, default=1))
 
     def enter(self, entry: LedgerEntry) -> ShardCounts:
         """The entry is with the brokers too, and names how many rows each shard sent."""
@@ -257,7 +268,7 @@ class Shards:
 
         _at_once(land, sorted(shards))
 
-    def complete(self, decided: DecidedEntry, staged: StagedOutput, partitions: int) -> None:
+    def complete(self, decided: DecidedEntry, output: TopicOutput) -> None:
         """Publish what is missing of an entry that shard 0 committed.
 
         Raises:
@@ -265,7 +276,7 @@ class Shards:
         """
         missing = decided.missing
         named = decided.shards.rows
-        rows = self._send_rows(staged, len(named), partitions, missing)
+        rows = self._send_rows(output, len(named), missing)
         for shard in sorted(missing):
             if rows[shard] != named[shard]:
                 raise RefusedError(
@@ -289,30 +300,29 @@ class Shards:
             return 1
         return min(self._sink.shards, allowed)
 
-    def _send_all(self, staged: StagedOutput, count: int, partitions: int) -> list[int]:
-        rows = self._send_rows(staged, count, partitions)
-        if staged.dead_letters is not None:
-            letters = dead_letters(staged.dead_letters)
-            self._producers[0].send(self._sink.dead_letters, letters)
+    def _send_all(self, outputs: Sequence[TopicOutput], count: int) -> list[int]:
+        rows = [0] * count
+        for output in outputs:
+            sent = self._send_rows(output, count)
+            rows = [total + of_topic for total, of_topic in zip(rows, sent, strict=True)]
+            if output.staged.dead_letters is not None:
+                letters = dead_letters(output.staged.dead_letters)
+                self._producers[0].send(output.sink.dead_letters, letters)
         _at_once(ShardProducer.flush, self._producers[:count])
         return rows
 
     def _send_rows(
-        self,
-        staged: StagedOutput,
-        count: int,
-        partitions: int,
-        wanted: Collection[int] | None = None,
+        self, output: TopicOutput, count: int, wanted: Collection[int] | None = None
     ) -> list[int]:
         """Return how many rows each shard was given. One thread feeds all producers: handing
         records over holds Python's lock, compressing and sending them is done by their own
         threads.
         """
-        rows = [0] * count
-        if staged.rows is not None:
-            dealt = shares(staged.rows, self._sink.layout, partitions, count, wanted)
+        rows, sink = [0] * count, output.sink
+        if output.staged.rows is not None:
+            dealt = shares(output.staged.rows, sink.layout, output.partitions, count, wanted)
             for share in dealt:
-                self._producers[share.shard].send(self._sink.topic, share.records)
+                self._producers[share.shard].send(sink.topic, share.records)
                 rows[share.shard] += share.rows
         return rows
 
@@ -422,9 +432,10 @@ class ShardPool:
         if decided is None or not decided.missing:
             return
         log.info("%s", unfinished(self._sink, decided))
-        shards.complete(decided, staged, self._store.row_partitions())
+        shards.complete(decided, TopicOutput(self._sink, staged, self._store.row_partitions()))
         self._ledger.wait_for_open_transactions()
-        partitions = self._store.all_partitions(self._ledger.topic)
+        topics = (self._sink.topic, self._sink.dead_letters, self._ledger.topic)
+        partitions = self._store.partitions(topics)
         ends = self._store.ends(partitions, committed=False)
         self._store.wait_until_readable(ends, READERS_SECONDS)
 

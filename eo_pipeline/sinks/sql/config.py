@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, PositiveFloat, ValidationInfo, field_validator
 
@@ -143,6 +143,18 @@ class SqlSink(UpsertOptions, Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.sql.tables:SqlTablesSession"
+
+    of_one_table: ClassVar[frozenset[str]] = frozenset(
+        {"mode", "key", "sequence_by", "dead_letter_table"}
+    )
+
+    @classmethod
+    def table_fields(cls, fields: Mapping[str, Any], pipeline: str, name: str) -> dict[str, Any]:
+        """``schema`` names the schema of all tables."""
+        shared = dict(fields)
+        schema = shared.pop("schema", None)
+        quoted = name if name.startswith('"') or "." not in name else f'"{name}"'
+        return super().table_fields(shared, pipeline, f"{schema}.{quoted}" if schema else name)
 
     @classmethod
     def _refuse_name(cls, table: TableName) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
-from eo_pipeline.sinks.session import Publication
+from eo_pipeline.sinks.session import Publication, goes_back
 from eo_pipeline.sinks.sql.session import SqlPublication, SqlSession
 from eo_pipeline.sinks.tables import TablesSession, TablesSink
 from eo_pipeline.staging.rows import StagedOutput
@@ -63,12 +63,14 @@ class SqlTablesPublication(Publication):
         self._parts = [
             SqlPublication(member, entry.of_table(name), outputs.get(name, StagedOutput()))
             for name, member in session.members.items()
+            if name in outputs or goes_back(entry)
         ]
         self._ledger = SqlPublication(session.ledger, entry, staged)
         self._open = ExitStack()
 
     def write(self) -> None:
         """As :meth:`SqlPublication.write`, of all tables before the transaction and in it."""
+        self.session.ledger.store.reconnect()
         prepared = [(part, part.prepare()) for part in self._parts]
         self._open.enter_context(self.session.ledger.store.transaction())
         for part, to_make in prepared:

@@ -103,9 +103,26 @@ public class DecodedRanges implements TableProvider {
 
         public Batch toBatch() {
             if (kafka == null) {
-                kafka = KafkaRanges.batch(options);
+                kafka = KafkaRanges.batch(hasHeaders() ? options : withoutHeaders());
             }
             return this;
+        }
+
+        /** Whether headers are read; they may name a writer's schema, and a judge has all of a record. */
+        private boolean hasHeaders() {
+            boolean found = told("judge") != null || told("read_written") != null;
+            for (int i = 0; i < read.size(); i++) {
+                DataType type = read.apply(i).dataType();
+                boolean isKafka = read.apply(i).name().equals(KAFKA);
+                found |= isKafka && Arrays.asList(((StructType) type).fieldNames()).contains("headers");
+            }
+            return found;
+        }
+
+        private CaseInsensitiveStringMap withoutHeaders() {
+            HashMap others = new HashMap(options.asCaseSensitiveMap());
+            others.put("includeHeaders", "false");
+            return new CaseInsensitiveStringMap(others);
         }
 
         /** Planned once: each copy of a plan's node asks, and Spark's source then asks Kafka. */

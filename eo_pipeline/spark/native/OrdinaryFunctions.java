@@ -11,8 +11,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * A catalog of Spark's that has a function for every schema: its name in the namespace "json" is
- * what {@link OrdinaryJson} is to read, so that none need be registered; and in the namespace "rows"
- * one that counts into the {@link Totals} of its name.
+ * what {@link OrdinaryJson} is to read, so that none need be registered; in the namespace "rows" one
+ * that counts into the {@link Totals} of its name; and in the namespace "texts" {@link TextCheck}.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
@@ -32,9 +32,12 @@ public class OrdinaryFunctions implements FunctionCatalog {
     }
 
     public UnboundFunction loadFunction(Identifier identifier) {
-        boolean counts = Arrays.equals(identifier.namespace(), new String[] {"rows"});
         String told = identifier.name();
-        return new Ready(counts ? (ScalarFunction) new RowCounting(told) : new OrdinaryJson(told));
+        if (Arrays.equals(identifier.namespace(), new String[] {"rows"})) {
+            return new Ready(new RowCounting(told));
+        }
+        boolean checks = Arrays.equals(identifier.namespace(), new String[] {"texts"});
+        return new Ready(checks ? (ScalarFunction) new TextCheck() : new OrdinaryJson(told));
     }
 
     /** A function that is the same for all arguments. */

@@ -260,6 +260,7 @@ public class OrdinaryJson implements ScalarFunction, Ordinary {
         final String[] names;
         final byte[][] quoted;
         final boolean[] required;
+        private final int[] needed;
         final Kind[] kinds;
         final int width;
         final int unknown;
@@ -280,9 +281,21 @@ public class OrdinaryJson implements ScalarFunction, Ordinary {
                 kinds[i] = kindOf(fields[i].dataType());
                 places.put(names[i], new Integer(i));
             }
+            needed = placesOf(required);
             if (places.size() < names.length) {
                 Arrays.fill(quoted, null); // which of those with one name is meant is said below
             }
+        }
+
+        private static int[] placesOf(boolean[] chosen) {
+            int[] found = new int[chosen.length];
+            int many = 0;
+            for (int i = 0; i < chosen.length; i++) {
+                if (chosen[i]) {
+                    found[many++] = i;
+                }
+            }
+            return Arrays.copyOf(found, many);
         }
 
         /** The place of the field "name", most likely "next"; -1: there is none. */
@@ -296,8 +309,8 @@ public class OrdinaryJson implements ScalarFunction, Ordinary {
 
         /** Whether of those that are "seen" none is missing that is required. */
         boolean hasAll(boolean[] seen) {
-            for (int i = 0; i < seen.length; i++) {
-                if (required[i] && !seen[i]) {
+            for (int i = 0; i < needed.length; i++) {
+                if (!seen[needed[i]]) {
                     return false;
                 }
             }

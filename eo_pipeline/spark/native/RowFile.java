@@ -8,11 +8,9 @@ import org.apache.hadoop.mapreduce.TaskType;
 import org.apache.hadoop.mapreduce.task.TaskAttemptContextImpl;
 import org.apache.parquet.hadoop.util.HadoopOutputFile;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.InternalRow$;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetOutputWriter;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
-import scala.Function2;
 
 /**
  * A Parquet file of rows: of plain columns a {@link StagedFile}, else one that Spark's own writer
@@ -44,21 +42,21 @@ abstract class RowFile {
     }
 
     static final class Flat extends RowFile {
-        private final Function2[] accessors;
-        private final Integer[] places;
+        private final int[] kinds;
+        private final DataType[] types;
         private final int[] indexes;
         private final Object[] values;
         private final StagedFile file;
 
         Flat(Path path, StructType columns, Configuration conf) throws IOException {
             int many = columns.size();
-            accessors = new Function2[many];
-            places = new Integer[many];
+            kinds = new int[many];
+            types = new DataType[many];
             indexes = new int[many];
             values = new Object[many];
             for (int i = 0; i < many; i++) {
-                accessors[i] = InternalRow$.MODULE$.getAccessor(columns.apply(i).dataType(), true);
-                places[i] = new Integer(i);
+                types[i] = columns.apply(i).dataType();
+                kinds[i] = Plain.kind(types[i]);
                 indexes[i] = i;
             }
             file = new StagedFile(HadoopOutputFile.fromPath(path, conf), columns, conf);
@@ -66,9 +64,22 @@ abstract class RowFile {
 
         void put(InternalRow row) throws IOException {
             for (int i = 0; i < values.length; i++) {
-                values[i] = accessors[i].apply(row, places[i]);
+                values[i] = row.isNullAt(i) ? null : value(row, i);
             }
             file.put(values, indexes, null, null);
+        }
+
+        private Object value(InternalRow row, int at) {
+            switch (kinds[at]) {
+                case Plain.TEXT:
+                    return row.getUTF8String(at);
+                case Plain.LONG:
+                    return new Long(row.getLong(at));
+                case Plain.DOUBLE:
+                    return new Double(row.getDouble(at));
+                default:
+                    return row.get(at, types[at]);
+            }
         }
 
         void finish() throws IOException {

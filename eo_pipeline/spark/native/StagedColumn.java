@@ -1,9 +1,7 @@
 package eo.pipeline;
 
 import java.io.IOException;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.parquet.bytes.BytesInput;
 import org.apache.parquet.bytes.BytesUtils;
@@ -52,9 +50,9 @@ final class StagedColumn {
     private int indexed;
     private int unpacked;
 
-    // of the row group; no numbers: its values are no longer looked up
-    private HashMap numbers;
-    private ArrayList distinct;
+    // of the row group
+    private Dictionary dictionary;
+    private boolean looksUp;
     private int distinctBytes;
     private boolean isUsed;
     private Object last;
@@ -80,8 +78,8 @@ final class StagedColumn {
     /** A row group. */
     void begin(ColumnChunkPageWriteStore store) {
         pages = store.getPageWriter(column);
-        numbers = hasDictionary ? new HashMap() : null;
-        distinct = new ArrayList();
+        dictionary = new Dictionary();
+        looksUp = hasDictionary;
         distinctBytes = 0;
         isUsed = false;
         last = null;
@@ -96,7 +94,7 @@ final class StagedColumn {
             if (levels != null) {
                 levels.writeInt(1);
             }
-            if (numbers != null) {
+            if (looksUp) {
                 number(value);
             } else {
                 kind.put(value, plain);
@@ -129,16 +127,13 @@ final class StagedColumn {
 
     private void number(Object value) {
         if (value != last) {
-            Object found = numbers.get(value);
-            if (found == null) {
+            lastNumber = dictionary.number(value);
+            if (lastNumber < 0) {
                 Object kept = kind.kept(value);
-                found = new Integer(distinct.size());
-                numbers.put(kept, found);
-                distinct.add(kept);
+                lastNumber = dictionary.add(kept);
                 distinctBytes += kind.length(kept);
             }
             last = value;
-            lastNumber = ((Integer) found).intValue();
             if (hasBounds) {
                 kind.bound(value);
             }
@@ -148,17 +143,17 @@ final class StagedColumn {
         }
         indexes[indexed++] = lastNumber;
         unpacked += kind.length(value);
-        boolean isNew = !isUsed && indexed == MANY && distinct.size() > NEARLY_ALL * MANY;
+        boolean isNew = !isUsed && indexed == MANY && dictionary.size() > NEARLY_ALL * MANY;
         if (isNew || distinctBytes > dictionaryBytes) {
             giveUp();
         }
     }
 
     private void giveUp() {
-        numbers = null;
         for (int i = 0; i < indexed; i++) {
-            kind.put(distinct.get(indexes[i]), plain);
+            kind.put(dictionary.get(indexes[i]), plain);
         }
+        looksUp = false;
         indexed = 0;
         last = null;
     }
@@ -175,8 +170,8 @@ final class StagedColumn {
         RunLengthBitPackingHybridEncoder packed = null;
         Encoding encoding = Encoding.PLAIN;
         BytesInput body = null;
-        if (numbers != null) {
-            int width = BytesUtils.getWidthFromMaxInt(distinct.size() - 1);
+        if (looksUp) {
+            int width = BytesUtils.getWidthFromMaxInt(dictionary.size() - 1);
             packed = encoder(width);
             for (int i = 0; i < indexed; i++) {
                 packed.writeInt(indexes[i]);
@@ -242,11 +237,72 @@ final class StagedColumn {
         page();
         if (isUsed) {
             PlainBuffer all = new PlainBuffer();
-            for (int i = 0; i < distinct.size(); i++) {
-                kind.put(distinct.get(i), all);
+            for (int i = 0; i < dictionary.size(); i++) {
+                kind.put(dictionary.get(i), all);
             }
             pages.writeDictionaryPage(
-                new DictionaryPage(all.bytes(), distinct.size(), Encoding.PLAIN_DICTIONARY));
+                new DictionaryPage(all.bytes(), dictionary.size(), Encoding.PLAIN_DICTIONARY));
+        }
+    }
+
+    /** Values by their numbers, and numbers by their values; without an object for each number. */
+    private static final class Dictionary {
+        private static final int FEW = 64;
+        private static final int GOLDEN = 0x9e3779b9; // 2^32 by the golden ratio: spreads any hash
+
+        private Object[] values = new Object[FEW];
+        private int[] hashes = new int[FEW];
+        private int[] slots = new int[2 * FEW]; // a number and one; zero: free
+        private int shift = Integer.numberOfLeadingZeros(2 * FEW) + 1;
+        private int size;
+
+        int size() {
+            return size;
+        }
+
+        Object get(int number) {
+            return values[number];
+        }
+
+        /** That of the value; -1: it has none. */
+        int number(Object value) {
+            int hash = value.hashCode() * GOLDEN;
+            for (int at = hash >>> shift; slots[at] != 0; at = at + 1 & slots.length - 1) {
+                int number = slots[at] - 1;
+                if (hashes[number] == hash && value.equals(values[number])) {
+                    return number;
+                }
+            }
+            return -1;
+        }
+
+        /** The number that a new value gets. */
+        int add(Object value) {
+            if (size == values.length) {
+                grow();
+            }
+            values[size] = value;
+            hashes[size] = value.hashCode() * GOLDEN;
+            place(size);
+            return size++;
+        }
+
+        private void place(int number) {
+            int at = hashes[number] >>> shift;
+            while (slots[at] != 0) {
+                at = at + 1 & slots.length - 1;
+            }
+            slots[at] = number + 1;
+        }
+
+        private void grow() {
+            values = Arrays.copyOf(values, 2 * size);
+            hashes = Arrays.copyOf(hashes, 2 * size);
+            slots = new int[4 * size];
+            shift--;
+            for (int i = 0; i < size; i++) {
+                place(i);
+            }
         }
     }
 }
