@@ -218,11 +218,9 @@ class NativeDecoder:
         attempt: Attempt | None,
         tasks: Tasks,
         record_bytes: float | None,
-        *,
-        headers: bool = False,
     ) -> dict[str, str]:
         """Return the options of a data source that reads ``entry.ranges``, by ``tasks``; with the
-        records' ``headers``.
+        records' headers if decoding needs them.
         """
         source = self.source
         tasks = tasks_for(source, tasks)
@@ -236,7 +234,7 @@ class NativeDecoder:
             record_bytes=record_bytes,
         )
         options |= {
-            "includeHeaders": str(headers or self.judge is not None).lower(),
+            "includeHeaders": str(self.judge is not None).lower(),
             "eo.columns": self.columns.json(),
             "eo.skips_tombstones": str(source.tombstones == "skip").lower(),
             "eo.fails_unknown": str(source.unknown_fields == "fail").lower(),

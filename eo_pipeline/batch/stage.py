@@ -304,7 +304,7 @@ class Stager:
             JudgeNeededError: a record does, and there is none.
         """
         tasks = self._tasks(spark, entry.ranges, entry.offsets)
-        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes, headers=True)
+        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
         source = DecodedSource.of(spark, decoder, options)
         with source.as_far_as_it_was_read():
             return self._stage_read(source, entry, attempt, mode)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -11,13 +13,11 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import ConfigDict, SerializeAsAny, model_validator
 
 from eo_pipeline._lazy import pa
-from eo_pipeline.errors import RefusedError
+from eo_pipeline.errors import EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import Identity, LedgerEntry
 from eo_pipeline.sinks.capabilities import Selected
 from eo_pipeline.sinks.config import Guarantee, Sink
-from eo_pipeline.sinks.session import (
-    SinkSession,
-)
+from eo_pipeline.sinks.session import CommitConflictError, CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.config import Storage
 
@@ -97,9 +97,20 @@ class TablesSession(SinkSession, Generic[S]):
 
     members: dict[str, S]
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, sink: TablesSink, pipeline: str) -> None:
         super().__init__(pipeline)
         self.members = {}
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            for name, member in sink.members.items():
+                session = self._member(member)
+                session.manner = member.manner()
+                self.members[name] = session
+            failed.pop_all()
+
+    @abstractmethod
+    def _member(self, sink: Sink) -> S:
+        """Open the session of one table, on what that of the first, if it is there, has opened."""
 
     @property
     def ledger(self) -> S:
@@ -110,11 +121,26 @@ class TablesSession(SinkSession, Generic[S]):
         if self.members:
             self.ledger.close()
 
+    def recover(self) -> LedgerEntry | None:
+        return self.ledger.recover()
+
     def head(self) -> LedgerEntry | None:
         return self.ledger.head()
 
     def entry(self, version: int) -> LedgerEntry | None:
         return self.ledger.entry(version)
+
+    def has_landed(self, entry: LedgerEntry) -> bool:
+        return self.ledger.has_landed(entry)
+
+    def already_committed(self, entry: LedgerEntry, staged: StagedOutput) -> CommitOutcome:
+        return self.ledger.already_committed(entry, staged)
+
+    def explain(self, error: Exception) -> EoPipelineError:
+        return self.ledger.explain(error)
+
+    def given_up(self, error: CommitConflictError) -> EoPipelineError:
+        return self.ledger.given_up(error)
 
     def history(self, since: int = 0) -> Iterator[LedgerEntry]:
         return self.ledger.history(since)

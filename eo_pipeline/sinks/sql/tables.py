@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.ledger.entry import LedgerEntry
+from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import Publication, goes_back
 from eo_pipeline.sinks.sql.session import SqlPublication, SqlSession
-from eo_pipeline.sinks.tables import TablesSession, TablesSink
+from eo_pipeline.sinks.tables import TablesSession
 from eo_pipeline.staging.rows import StagedOutput
 
 #: What the ledger names as the table of a pipeline with several.
@@ -22,17 +22,11 @@ class SqlTablesSession(TablesSession[SqlSession]):
     keeps_itself = SqlSession.keeps_itself
     keeps_ledger = None
 
-    def __init__(self, sink: TablesSink, pipeline: str) -> None:
-        super().__init__(pipeline)
-        shared, target = None, TARGET.format(pipeline)
-        with ExitStack() as failed:
-            failed.callback(self.close)
-            for name, member in sink.members.items():
-                session: SqlSession = member._session_class()(member, pipeline, shared, target)
-                session.manner = member.manner()
-                self.members[name] = session
-                shared = shared or session.store
-            failed.pop_all()
+    def _member(self, sink: Sink) -> SqlSession:
+        store = self.ledger.store if self.members else None
+        target = TARGET.format(self.pipeline)
+        session: SqlSession = sink._session_class()(sink, self.pipeline, store, target)
+        return session
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """All tables and the ledger, in one transaction."""
@@ -44,9 +38,6 @@ class SqlTablesSession(TablesSession[SqlSession]):
 
     def prune(self, *, dry_run: bool) -> int:
         return self.ledger.prune(dry_run=dry_run)
-
-    def explain(self, error: Exception) -> EoPipelineError:
-        return self.ledger.explain(error)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
         return SqlTablesPublication(self, entry, staged)

@@ -103,14 +103,14 @@ public class DecodedRanges implements TableProvider {
 
         public Batch toBatch() {
             if (kafka == null) {
-                kafka = KafkaRanges.batch(hasHeaders() ? options : withoutHeaders());
+                kafka = KafkaRanges.batch(readsHeaders() ? withHeaders() : options);
             }
             return this;
         }
 
-        /** Whether headers are read; they may name a writer's schema, and a judge has all of a record. */
-        private boolean hasHeaders() {
-            boolean found = told("judge") != null || told("read_written") != null;
+        /** Whether a column has them; the options say if decoding needs them. */
+        private boolean readsHeaders() {
+            boolean found = false;
             for (int i = 0; i < read.size(); i++) {
                 DataType type = read.apply(i).dataType();
                 boolean isKafka = read.apply(i).name().equals(KAFKA);
@@ -119,9 +119,9 @@ public class DecodedRanges implements TableProvider {
             return found;
         }
 
-        private CaseInsensitiveStringMap withoutHeaders() {
+        private CaseInsensitiveStringMap withHeaders() {
             HashMap others = new HashMap(options.asCaseSensitiveMap());
-            others.put("includeHeaders", "false");
+            others.put("includeHeaders", "true");
             return new CaseInsensitiveStringMap(others);
         }
 
