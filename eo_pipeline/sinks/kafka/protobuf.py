@@ -91,12 +91,18 @@ def grown(text: str, struct: StructType, kind: Protobuf) -> str:
     Raises:
         SchemaChangeError: that does not do; or Protobuf has nothing for a column's type or name.
     """
-    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
-    file.ParseFromString(files_of(text)[-1])
-    whole = json.loads(text)
-    others = {name: held for name, held in whole["files"].items() if name != whole["file"]}
-    file.name = whole["file"]
+    file, others = _file(text)
     return _grown(file, struct, kind, others, _own_number)
+
+
+def instead_of(number: int, text: str, kind: Protobuf) -> str:
+    """``text`` as another version, which reserves a name after schema ``number`` and says no more:
+    content that a registry has already it does not put on top again.
+    """
+    file, others = _file(text)
+    growing, _ = _message_in(file, kind)
+    growing.reserved_name.append(f"_instead_of_schema_{number}")
+    return _document(file, others)
 
 
 def meanings(text: str, kind: Protobuf) -> set[tuple[int, str]]:
@@ -123,8 +129,7 @@ def _grown(
 ) -> str:
     growing, scope = _message_in(file, kind)
     _Growing(file, number).grow(growing, struct, scope, ())
-    content = b64encode(file.SerializeToString()).decode()
-    document = json.dumps({"file": file.name, "files": {**others, file.name: content}})
+    document = _document(file, others)
     if faults := [*misfits(struct, kind.descriptor(document))]:
         raise SchemaChangeError(
             f"The message {scope[1:]} cannot grow into the columns: {'; '.join(faults)}. Nothing "
@@ -132,6 +137,21 @@ def _grown(
             "takes it."
         )
     return document
+
+
+def _file(text: str) -> tuple[Any, dict[str, str]]:
+    """The descriptor of its file, and the files that one imports."""
+    file = library("google.protobuf.descriptor_pb2").FileDescriptorProto()
+    file.ParseFromString(files_of(text)[-1])
+    whole = json.loads(text)
+    others = {name: held for name, held in whole["files"].items() if name != whole["file"]}
+    file.name = whole["file"]
+    return file, others
+
+
+def _document(file: Any, others: Mapping[str, str]) -> str:
+    content = b64encode(file.SerializeToString()).decode()
+    return json.dumps({"file": file.name, "files": {**others, file.name: content}})
 
 
 def _message_in(file: Any, kind: Protobuf) -> tuple[Any, str]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import tenacity
+
 from eo_pipeline.errors import ConfigError, SchemaChangeError
 from eo_pipeline.formats.kinds import type_of_format
 from eo_pipeline.formats.parts import KEY, VALUE, Part
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 #: What a registry answers if a subject does not take a schema, or no subject does.
 _NOT_TAKEN = frozenset({409, 422})
 _NOT_ALLOWED = frozenset({401, 403})
+
+#: What it also answers to one of two who register in the same moment, whatever they register.
+_COLLISION = 409
+#: How often it is asked before it is believed, and the longest pause between, in seconds.
+_TRIES, _WAIT_MAX = 4, 0.2
 
 #: How often a schema is grown because others register theirs at the same time.
 _GROWTHS_MAX = 20
@@ -158,9 +165,18 @@ class WritersClient(RegistryClient):
         errors, subject = self._schema_registry.error, self.subject
         schema = self._schema_registry.Schema(text, self._type, list(references))
 
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: getattr(error, "http_status_code", None) == _COLLISION
+            ),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=tenacity.wait_random(0, _WAIT_MAX),
+            reraise=True,
+        )
+
         def question(client: Any) -> int:
             try:
-                return int(client.register_schema(subject, schema))
+                return int(again(client.register_schema, subject, schema))
             except errors.SchemaRegistryError as error:
                 if error.http_status_code in _NOT_TAKEN:
                     raise SchemaChangeError(
@@ -256,13 +272,17 @@ class ProtobufWriters(WritersClient):
 
         A registry has no compare-and-swap, but its versions have an order: of two that grew the
         same version the later one sees the earlier, and grows that, before a record is written.
+        Where it has nothing to add, it puts that on top again: others grow what is on top.
         """
         first = protobuf.derived(columns, self.topic, self.name)
         base, ours = self._base(first)
         for _ in range(_GROWTHS_MAX):
             if base and not self._faults(base, columns):
-                return int(base.keys[0]), base.text
-            text = self._grown(base, columns, ours) if base else first
+                if not ours:
+                    return int(base.keys[0]), base.text
+                text = protobuf.instead_of(ours[-1], base.text, self._protobuf)
+            else:
+                text = self._grown(base, columns, ours) if base else first
             try:
                 number = self.register(protobuf.own_content(text), _references(base))
             except SchemaChangeError:
