@@ -310,7 +310,8 @@ class Pipeline(Changes, Settings):
         maintenance: settings of ``eo maintain`` for Delta and Iceberg tables.
         tables: several tables of one store instead of one, filled by one transaction; ``sink`` then
             has no ``table``, and may name their ``schema``.
-        rest: for records that match none of ``tables``: ``fail``, or ``ignore`` and count them.
+        rest: for records that match none of ``tables``: ``fail``, ``ignore`` and count them, or
+            ``dead_letter``.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -328,7 +329,7 @@ class Pipeline(Changes, Settings):
     spark: SparkSettings = SparkSettings()
     maintenance: Maintenance = Maintenance()
     tables: tuple[Table, ...] = ()
-    rest: Literal["fail", "ignore"] = "fail"
+    rest: Literal["fail", "ignore", "dead_letter"] = "fail"
 
     @model_validator(mode="before")
     @classmethod
@@ -642,7 +643,7 @@ class Pipeline(Changes, Settings):
     @property
     def _table_inputs(self) -> dict[str, TableInput]:
         return {
-            table.name: TableInput(table.source, table.transform, table.where)
+            table.name: TableInput(table.source, table.transform, table.where, table.takes_rest)
             for table in self.tables
             if table.source is not None
         }
@@ -678,7 +679,8 @@ class Pipeline(Changes, Settings):
 
     def _staging_area(self) -> StagingArea:
         into, where = self.sink.staging_folders(), self.sink.describe()
-        return StagingArea(into.manifests or self.staging, self.name, into.rows, where)
+        root = into.manifests or self.staging
+        return StagingArea(root, self.name, into.rows, where, into.tables)
 
     def _observed(
         self, operation: str, run_id: str, staging: StagingArea

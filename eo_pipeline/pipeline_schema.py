@@ -34,7 +34,7 @@ _REFERENCE = "#/$defs/"
 _REMARKS = ("description", "default", "writeOnly", "examples")
 
 #: Of a pipeline with ``tables``, whose sink has no ``table``.
-_SCHEMA_OF_TABLES = "Database schema of the tables in `tables`; replaces `table`."
+_WITHIN = "{} of the tables in `tables`; replaces `table`."
 
 _NOT_NEEDED = ("title", "discriminator")
 
@@ -68,11 +68,13 @@ def _if_of_type(name: str) -> Schema:
     except ConfigError:  # another package's, and broken: an error once it is used
         return {}
     then["properties"]["type"] = {"const": name}
-    table = sink_class(name).table_field
-    if sink_class(name).tables_session_class is not None:
-        then["required"] = [field for field in then.get("required", ()) if field != table]
-        if table == "table":
-            then["properties"]["schema"] = {"type": "string", "description": _SCHEMA_OF_TABLES}
+    sink = sink_class(name)
+    if sink.tables_session_class is not None:
+        required = then.get("required", ())
+        then["required"] = [field for field in required if field != sink.table_field]
+        if within := sink.tables_within:
+            described = _WITHIN.format(within.capitalize())
+            then["properties"][within] = {"type": "string", "description": described}
     return {"if": {"properties": {"type": {"const": name}}, "required": ["type"]}, "then": then}
 
 

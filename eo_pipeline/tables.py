@@ -25,6 +25,8 @@ _OF_SOURCE = frozenset(
     }
 )
 _OF_SINK = frozenset({"mode", "key", "sequence_by", "dead_letter_table"})
+#: Behind the pipeline's name: the table that has the records which no table takes as dead letters.
+REST_SUFFIX = "_rest"
 #: Fields of a source that say how records are decoded; each table has its own.
 _DECODING = _OF_SOURCE | {"registry", "schema_changes"}
 
@@ -69,6 +71,8 @@ class Table(Settings):
     dead_letter_table: str | None = None
     #: made of the pipeline's source by :func:`with_tables`
     source: SkipJsonSchema[KafkaSource | None] = Field(default=None, exclude=True, repr=False)
+    #: true for the one that :func:`with_tables` adds for ``rest: dead_letter``
+    takes_rest: SkipJsonSchema[bool] = Field(default=False, exclude=True, repr=False)
 
     def overrides(self, names: frozenset[str]) -> dict[str, Any]:
         """Return the fields ``names`` that are given."""
@@ -103,6 +107,13 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
     topics = source.get("topics") or _named(tables)
+    if config.get("rest") == "dead_letter":
+        with _located(errors, "rest"):
+            name = f"{config.get('name')}{REST_SUFFIX}"
+            read = source if "topic_pattern" in source else source | {"topics": topics}
+            tables.append(_rest(name, read, tables))
+            fields = store.table_fields(_shared(store, sink), str(config.get("name")), name)
+            members[name] = validate_sink(fields).one_of_several().without_rows()
     common = {name: value for name, value in source.items() if name not in _DECODING}
     if "topic_pattern" not in source:
         common["topics"] = topics
@@ -128,6 +139,24 @@ def _store(sink: Mapping[str, Any]) -> type[Sink]:
     if store.table_field in sink:
         raise ValueError(f"{store.table_field}: not allowed with tables, each of which has a name")
     return store
+
+
+def _rest(name: str, source: Mapping[str, Any], tables: Sequence[Table]) -> Table:
+    """Return the table of the records that none of ``tables`` takes."""
+    conditions = [table.source.takes(table.where) for table in tables if table.source]
+    common = {field: value for field, value in source.items() if field not in _DECODING}
+    if "dead_letter_limit" in source:
+        common |= {"dead_letter_limit": source["dead_letter_limit"]}
+    read = KafkaSource.model_validate(
+        common | {"value_format": "raw", "on_bad_record": "dead_letter"}
+    )
+    where = f"NOT ({' OR '.join(conditions)})"
+    return Table(name=name, where=where, source=read, takes_rest=True)
+
+
+def _shared(store: type[Sink], sink: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``sink`` without those that are of one table."""
+    return {name: value for name, value in sink.items() if name not in store.of_one_table}
 
 
 def _allowed(store: type[Sink], fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -61,7 +61,8 @@ def _rest(
     counted = sum(checkpoint.counts.rest or 0 for checkpoint in audited)
     stager = context.current_stager()
     assert isinstance(stager, TablesStager)
-    if not audited or (not counted and all(t.where is None for t in stager.tables.values())):
+    with_rows = [table for table in stager.tables.values() if not table.refuses_all]
+    if not audited or (not counted and all(table.where is None for table in with_rows)):
         return (), (), ()
     if any(c.unreadable for report in reports.values() for c in report.checkpoints):
         return (), (), ("how many records no table takes: Kafka no longer holds all of them",)

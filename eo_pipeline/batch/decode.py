@@ -215,6 +215,12 @@ class Decoded:
         error = F.coalesce(F.col(ERROR), F.col("added"))
         return replace(self, all=joined.withColumn(ERROR, error).drop("added"))
 
+    def all_bad(self, error: str) -> Decoded:
+        """Return a copy in which every record is bad, for the reason ``error``."""
+        # of a constant Spark would make an empty plan, which counts nothing
+        always = F.when(F.col("offset") >= 0, F.lit(error))
+        return replace(self, all=self.all.withColumn(ERROR, always))
+
     def verdicts(self) -> DataFrame:
         """Return of every record: the ``row`` of a good one, a struct; the names of ``unknown``
         fields; how a bad one is ``shown``; the columns of a dead letter, of which ``error`` is null

@@ -91,6 +91,9 @@ _CONSUMERS = 16
 #: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
 _AGAIN = "overwrite"
 
+#: Error of the dead letter of a record that no table takes.
+NO_TABLE = "no table takes it"
+
 log = logging.getLogger(__name__)
 
 
@@ -157,6 +160,8 @@ class Stager:
     reads_alone: bool = False
     #: which records are the table's, an SQL expression; see :mod:`eo_pipeline.batch.tables`
     where: str | None = None
+    #: whether it takes what no other table does, and each record is a dead letter
+    refuses_all: bool = False
 
     @property
     def code_version(self) -> str | None:
@@ -383,7 +388,10 @@ class Stager:
         self, spark: SparkSession, small: Fetched, schemas: ReadSchemas | None
     ) -> Decoded:
         records = frame_of(spark, small.records, cores(spark) or 1)
-        return decode(self._taken(records), typed_source(self.source), schemas)
+        return self._judged(decode(self._taken(records), typed_source(self.source), schemas))
+
+    def _judged(self, decoded: Decoded) -> Decoded:
+        return decoded.all_bad(NO_TABLE) if self.refuses_all else decoded
 
     def _taken(self, records: DataFrame) -> DataFrame:
         """Return the records that :attr:`where` selects."""
@@ -453,7 +461,8 @@ class Stager:
             tasks=self._tasks(spark, ranges, partitions),
             record_bytes=self.record_bytes,
         )
-        return decode(self._taken(raw), typed_source(self.source), schemas, native=True)
+        taken = self._taken(raw)
+        return self._judged(decode(taken, typed_source(self.source), schemas, native=True))
 
     def _typed(self, decoded: Decoded, good: DataFrame) -> DataFrame:
         """Return the untransformed frame with the column types of every batch."""

@@ -10,21 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.code_version import code_version_of_tables
-from eo_pipeline.batch.read import condition_columns, read_ranges
+from eo_pipeline.batch.read import condition_columns, frame_of, read_ranges
 from eo_pipeline.batch.stage import Stager
-from eo_pipeline.errors import BadRecordError
+from eo_pipeline.batch.unknown_fields import NAMES_MAX
+from eo_pipeline.errors import BadRecordError, ConfigError, TransformError
+from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.spark import interruptible
+from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error
+from eo_pipeline.spark.errors import error_text
+from eo_pipeline.spark.interrupts import cores
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput
 
-Rest = Literal["fail", "ignore"]
+Rest = Literal["fail", "ignore", "dead_letter"]
 
 
 class ReadTotals(NamedTuple):
@@ -76,17 +81,21 @@ class TablesStager:
         parts = {name: self._part(name, entry) for name in self.tables}
         covering = self._covering(parts, entry)
         counted = None
-        if covering is None or any(stager.where for stager in self.tables.values()):
+        if covering is None or any(stager.where for stager in self._takers.values()):
             counted = self._counted(spark, entry)
         outputs, counts = {}, {}
         for name, part in parts.items():
-            if not part.ranges or (counted and not counted.taken[name]):
+            taken = counted.taken[name] if counted else name in self._takers
+            if not part.ranges or not taken:
                 counts[name] = Counts(rows_total=part.counts.rows_total)
                 continue
             files = attempt.of_table(name) if attempt else None
             outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
+            if name not in self._takers:
+                outputs[name] = StagedOutput(dead_letters=outputs[name].dead_letters)
         totals = counted or ReadTotals.of(counts[name] for name in covering or ())
         rows = sum(of_table.rows for of_table in counts.values())
+        names = {name for of_table in counts.values() for name in of_table.unknown_fields}
         staged = StagedOutput(tables=outputs)
         return staged, Counts(
             records=totals.records,
@@ -97,9 +106,15 @@ class TablesStager:
             dead_letters=sum(of_table.dead_letters for of_table in counts.values()),
             rows_total=entry.counts.rows_total + rows,
             unknown=sum(of_table.unknown or 0 for of_table in counts.values()),
+            unknown_fields=tuple(sorted(names)[:NAMES_MAX]),
             rest=totals.rest,
             tables=counts,
         )
+
+    @property
+    def _takers(self) -> Mapping[str, Stager]:
+        """The tables without that of the rest."""
+        return {name: stager for name, stager in self.tables.items() if not stager.refuses_all}
 
     def _part(self, name: str, entry: LedgerEntry) -> LedgerEntry:
         """Return the entry as that of one table: its ranges, and the records that it refused."""
@@ -118,7 +133,7 @@ class TablesStager:
         """
         by_ranges: dict[tuple[OffsetRange, ...], str] = {}
         for name, part in parts.items():
-            if self.tables[name].where is None and part.ranges:
+            if self.tables[name].where is None and part.ranges:  # which the rest's never is
                 by_ranges.setdefault(part.ranges, name)
         covered = [offset_range for ranges in by_ranges for offset_range in ranges]
         return [*by_ranges.values()] if sorted(covered) == sorted(entry.ranges) else None
@@ -136,7 +151,8 @@ class TablesStager:
             raise BadRecordError(
                 f"Pipeline {entry.pipeline!r}: no table takes {totals.rest:,} records, the first "
                 f"one {topic}[{partition}] offset {offset}. Nothing was committed. Let a table "
-                "take them (its topics and where), or leave them out: rest: ignore.",
+                "take them (its topics and where), or set them aside or leave them out: rest: "
+                "dead_letter, or ignore.",
                 count=totals.rest,
             )
         return totals
@@ -150,11 +166,50 @@ class TablesStager:
     ) -> tuple[ReadTotals, tuple[str, int, int]]:
         """Count the records of ``ranges``; return also the coordinates of the first record that no
         table takes, if there is one.
+
+        Raises:
+            ConfigError: the ``where`` of a table fails.
+            EoPipelineError: another error of :meth:`Stager.stage`.
         """
-        raw = read_ranges(spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids)
+        job = f"Pipeline {pipeline!r}: the Spark job that counts what each table takes"
+        try:
+            try:
+                raw = read_ranges(
+                    spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids
+                )
+                return self._count(spark, raw)
+            except SPARK_ERRORS as error:
+                if not is_of_odd_times(error):
+                    raise
+                alone = fetched_alone(self.source, ranges, pipeline)
+                return self._count(spark, frame_of(spark, alone.records, cores(spark) or 1))
+        except SPARK_ERRORS as error:
+            failure = job_error(spark, error, job)
+            if isinstance(failure, TransformError):
+                raise self._of_condition(error, pipeline) from error
+            raise failure from error
+
+    def _of_condition(self, error: Exception, pipeline: str) -> ConfigError:
+        """Return the error that names the tables whose ``where`` may have failed."""
+        conditions = {n: s.where for n, s in self._takers.items() if s.where is not None}
+        fragments = (
+            [context.fragment() for context in error.getQueryContext()]
+            if isinstance(error, PySparkException)
+            else []
+        )
+        failed = [n for n, where in conditions.items() if any(f in where for f in fragments if f)]
+        return ConfigError(
+            f"Pipeline {pipeline!r}: where of table {', '.join(failed or conditions)} fails: "
+            f"{error_text(error, 1)} Nothing was committed. Correct it; try_cast and the like give "
+            "null for a value that does not fit, and the table does not take that record."
+        )
+
+    def _count(
+        self, spark: SparkSession, raw: DataFrame
+    ) -> tuple[ReadTotals, tuple[str, int, int]]:
         sizes = {"_eo_bytes": F.length("value"), "_eo_key_bytes": F.length("key")}
-        names = [*self.tables]
-        conditions = [_condition(stager) for stager in self.tables.values()]
+        names = [*self._takers]
+        conditions = [s.source.takes(s.where) for s in self._takers.values()]
         # one text: of hundreds of columns Spark's analysis takes seconds
         numbers = ", ".join(f"if({taken}, {at}, null)" for at, taken in enumerate(conditions))
         taken = F.expr(f"posexplode_outer(array_compact(array({numbers})))")
@@ -172,20 +227,13 @@ class TablesStager:
         )
         rows = {row["number"]: row for row in interruptible(spark, grouped.collect)}
         rest = rows.get(None)
+        left = rest["taken"] if rest else 0
         totals = ReadTotals(
             records=sum(row["records"] for row in rows.values()),
             bytes=sum(row["bytes"] for row in rows.values()),
             key_bytes=sum(row["keys"] for row in rows.values()),
-            rest=rest["taken"] if rest else 0,
-            taken={name: rows[at]["taken"] if at in rows else 0 for at, name in enumerate(names)},
+            rest=left,
+            taken={name: rows[at]["taken"] if at in rows else 0 for at, name in enumerate(names)}
+            | dict.fromkeys(self.tables.keys() - {*names}, left),
         )
         return totals, rest["first"] if rest else ("", 0, 0)
-
-
-def _condition(stager: Stager) -> str:
-    """Return the condition on which a table takes a record, SQL that is never null."""
-    topics = ", ".join(f"'{topic}'" for topic in stager.source.topics)
-    conditions = [f"topic IN ({topics})"] if topics else []
-    # a comment may end it
-    conditions += [f"({stager.where}\n)"] if stager.where is not None else []
-    return f"coalesce({' AND '.join(conditions) or 'true'}, false)"

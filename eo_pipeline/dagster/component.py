@@ -232,7 +232,7 @@ class KafkaPipelineComponent(Automation, dg.Component):
             "no `table`.",
         ),
     ] = None
-    rest: Literal["fail", "ignore"] | None = Field(
+    rest: Literal["fail", "ignore", "dead_letter"] | None = Field(
         None, description="For records that match none of `tables`: fail (default) or ignore."
     )
 

@@ -212,7 +212,8 @@ class DagsterPipeline:
     @cached_property
     def members(self) -> dict[str, dg.AssetKey]:
         """Keys of the assets of single tables, by the table's name, if the pipeline has several."""
-        return {table.name: self._key("member", table.name) for table in self.pipeline.tables}
+        with_rows = [table for table in self.pipeline.tables if not table.takes_rest]
+        return {table.name: self._key("member", table.name) for table in with_rows}
 
     @cached_property
     def offsets(self) -> dg.AssetKey:

@@ -405,6 +405,16 @@ class KafkaSource(Settings):
             return topic in self.topics
         return not topic.startswith("__") and bool(_compile(self.topic_pattern).fullmatch(topic))
 
+    def takes(self, where: str | None) -> str:
+        """Return the condition, SQL that is never null, on which one of several tables takes a
+        record: it is of these topics, and fulfils ``where``.
+        """
+        topics = ", ".join(f"'{topic}'" for topic in self.topics)
+        conditions = [f"topic IN ({topics})"] if topics else []
+        # a comment may end it
+        conditions += [f"({where}\n)"] if where is not None else []
+        return f"coalesce({' AND '.join(conditions) or 'true'}, false)"
+
     def refuse_own_topics(self, brokers: str, written: Collection[str]) -> None:
         """Return if none of the topics ``written`` on ``brokers`` is one that is read, as far as
         addresses show; a run compares the topics' UUIDs, too.

@@ -144,6 +144,7 @@ class TableInput(NamedTuple):
     source: KafkaSource
     transform: Transform | None
     where: str | None
+    takes_rest: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +174,7 @@ class RunContext:
     rest: Rest = "fail"
     #: of one of several tables; see :meth:`of_table`
     where: str | None = None
+    takes_rest: bool = False
 
     @property
     def is_transformed(self) -> bool:
@@ -187,7 +189,11 @@ class RunContext:
         from eo_pipeline.batch.stage import Stager
 
         if not self.tables:
-            return Stager(self.source, self.sink, self.transform, self.lineage, where=self.where)
+            return Stager(
+                *(self.source, self.sink, self.transform, self.lineage),
+                where=self.where,
+                refuses_all=self.takes_rest,
+            )
         from eo_pipeline.batch.tables import TablesStager
 
         assert isinstance(self.sink, TablesSink)
@@ -198,6 +204,7 @@ class RunContext:
                 table.transform,
                 self.lineage,
                 where=table.where,
+                refuses_all=table.takes_rest,
             )
             for name, table in self.tables.items()
         }
@@ -264,6 +271,7 @@ class RunContext:
             source=table.source,
             transform=table.transform,
             where=table.where,
+            takes_rest=table.takes_rest,
             tables={},
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -38,11 +39,13 @@ class StagingFolders(NamedTuple):
     """Folders in which a sink wants attempts staged; ``None``: the pipeline's default.
 
     ``manifests`` holds the manifests. ``rows`` holds the Parquet files: for a lake sink a folder of
-    the table itself, because there the staged files become the table.
+    the table itself, because there the staged files become the table; of several tables ``tables``
+    has the folder of each.
     """
 
     manifests: Place | None = None
     rows: Place | None = None
+    tables: Mapping[str, Place] = MappingProxyType({})
 
 
 class Sink(Settings, ABC):
@@ -60,6 +63,7 @@ class Sink(Settings, ABC):
     - ``tables_session_class``: likewise, the session of several tables that one transaction fills;
       None: the store has no such transaction, for the reason ``no_tables_reason``.
     - ``table_field``: the field that names the table; with several tables the document has none.
+    - ``tables_within``: the field that names what several tables are in, if there is one.
     - ``of_one_table``: fields that one of several tables may have otherwise than the others.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
@@ -71,6 +75,7 @@ class Sink(Settings, ABC):
     tables_session_class: ClassVar[str | None] = None
     no_tables_reason: ClassVar[str] = "one transaction of this store fills one table"
     table_field: ClassVar[str] = "table"
+    tables_within: ClassVar[str | None] = None
     of_one_table: ClassVar[frozenset[str]] = frozenset()
     extra: ClassVar[str | None] = None
 
@@ -185,6 +190,15 @@ class Sink(Settings, ABC):
         Raises:
             ValueError: its settings do not allow that.
         """
+        return self
+
+    def without_rows(self) -> Self:
+        """Return the sink of the one of several tables that has dead letters alone."""
+        return self
+
+    @property
+    def ledger_sink(self) -> Sink:
+        """Of one of several tables the sink whose session has their ledger; by default itself."""
         return self
 
     @property

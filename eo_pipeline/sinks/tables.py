@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import ConfigDict, SerializeAsAny, model_validator
 
 from eo_pipeline._lazy import pa
+from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import EoPipelineError, RefusedError
 from eo_pipeline.ledger.entry import Identity, LedgerEntry
 from eo_pipeline.sinks.capabilities import Selected
-from eo_pipeline.sinks.config import Guarantee, Sink
+from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.session import CommitConflictError, CommitOutcome, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.config import Storage
@@ -75,7 +76,19 @@ class TablesSink(Sink):
         return ", ".join(sink.qualified_name for sink in self.members.values())
 
     def describe(self) -> dict[str, str]:
-        return {**self.first.describe(), "table": self._names}
+        return {**self.first.ledger_sink.describe(), "table": self._names}
+
+    @property
+    def copies_rows(self) -> bool:  # type: ignore[override]  # the store decides
+        return self.first.copies_rows
+
+    def staging_folders(self) -> StagingFolders:
+        """Those of the ledger, and of each table the folder of its rows."""
+        rows = {name: sink.staging_folders().rows for name, sink in self.members.items()}
+        return StagingFolders(
+            self.first.ledger_sink.staging_folders().manifests,
+            tables={name: folder for name, folder in rows.items() if folder is not None},
+        )
 
     def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:
         cluster, _ = self.first.kafka_topics(pipeline)
@@ -103,14 +116,14 @@ class TablesSession(SinkSession, Generic[S]):
         with ExitStack() as failed:
             failed.callback(self.close)
             for name, member in sink.members.items():
-                session = self._member(member)
+                session = self._member(name, member)
                 session.manner = member.manner()
                 self.members[name] = session
             failed.pop_all()
 
     @abstractmethod
-    def _member(self, sink: Sink) -> S:
-        """Open the session of one table, on what that of the first, if it is there, has opened."""
+    def _member(self, name: str, sink: Sink) -> S:
+        """Open the session of table ``name``, on what an earlier one has opened."""
 
     @property
     def ledger(self) -> S:
@@ -120,6 +133,20 @@ class TablesSession(SinkSession, Generic[S]):
     def close(self) -> None:
         if self.members:
             self.ledger.close()
+
+    def publish(
+        self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
+    ) -> CommitOutcome:
+        """See :meth:`SinkSession.publish`; the document may have changed since the rows were
+        staged.
+        """
+        absent = sorted(staged.tables.keys() - self.members.keys())
+        if absent and not self.has_landed(entry):
+            raise RefusedError(
+                f"version {entry.version} was staged for {', '.join(absent)} too, which the "
+                "pipeline does not fill any more. Nothing was published; the ranges are read again."
+            )
+        return super().publish(entry, staged, reach)
 
     def recover(self) -> LedgerEntry | None:
         return self.ledger.recover()

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import IO
 from urllib.parse import quote
 
@@ -69,9 +70,13 @@ class Attempt:
     owner: IO[str] | None = field(default=None, compare=False, repr=False)
     #: of several tables the one whose files are staged; see :meth:`of_table`
     table: str | None = None
+    #: of several tables the folder of each, if the sink stages inside its tables
+    tables: Mapping[str, Place] = field(default_factory=dict)
 
     def of_table(self, name: str) -> Attempt:
         """This attempt, for the files of one of several tables, in folders of their own."""
+        if name in self.tables:
+            return replace(self, data=self.tables[name], tables={})
         return replace(self, table=name)
 
     def rows_folder(self) -> Place:
@@ -135,7 +140,7 @@ class Attempt:
         """
         path = self.folder / MANIFEST
         try:
-            return Manifest.from_json(json.loads(path.read_bytes()), self.data)
+            return Manifest.from_json(json.loads(path.read_bytes()), self.data, self.tables)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -179,18 +184,24 @@ class Attempt:
         now. They stay where they are, and nothing else does: no dead letters (the ledger has them),
         nothing that Spark left.
         """
-        if not rows and self.data != self.folder:
+        if not rows and self._elsewhere:
             self._leave_rows_alone()
         self._delete(is_lost=False, data=rows)
 
     def _delete(self, *, is_lost: bool, data: bool = True) -> None:
         (self.folder / MANIFEST).unlink(missing_ok=True)
         session = self._session()
-        if is_lost and (session is not None or self.data != self.folder):
+        if is_lost and (session is not None or self._elsewhere):
             OrphanMarkers(self.folder.parent).remember(self.id, session)
-        if data and self.data != self.folder:
-            remove_tree(self.data)
+        if data:
+            for folder in self._elsewhere:
+                remove_tree(folder)
         remove_tree(self.folder)
+
+    @property
+    def _elsewhere(self) -> list[Place]:
+        """Folders of files that are not in the attempt's own, but inside tables."""
+        return [folder for folder in (self.data, *self.tables.values()) if folder != self.folder]
 
     def _session(self) -> str | None:
         with suppress(FileNotFoundError):
@@ -202,17 +213,18 @@ class Attempt:
             manifest = self.manifest()
             if manifest is None:
                 return
-            rows = manifest.output.rows
-            named = set(rows.paths()) if rows is not None else set()
-            remove_all(path for path, _ in [*files_below(self.data)] if path not in named)
-            remove_empty_folders(self.data)
+            outputs = manifest.output, *manifest.output.tables.values()
+            named = {path for output in outputs if output.rows for path in output.rows.paths()}
+            for folder in self._elsewhere:
+                remove_all(path for path, _ in [*files_below(folder)] if path not in named)
+                remove_empty_folders(folder)
 
 
 class StagingArea:
     """The staging folders of one pipeline: manifests below ``root``, and rows below ``rows``
-    where the sink wants them inside its table. ``sink`` is where the ledger lives, see
-    ``Sink.describe``. ``witnesses`` are the commits seen confirmed, ``failures`` the runs that
-    committed nothing.
+    where the sink wants them inside its table, or below those of ``tables``, by their names.
+    ``sink`` is where the ledger lives, see ``Sink.describe``. ``witnesses`` are the commits seen
+    confirmed, ``failures`` the runs that committed nothing.
     """
 
     def __init__(
@@ -221,9 +233,11 @@ class StagingArea:
         pipeline: str,
         rows: Place | None = None,
         sink: Mapping[str, str] | None = None,
+        tables: Mapping[str, Place] = MappingProxyType({}),
     ) -> None:
         self._folder = root.absolute() / pipeline
         self._rows = rows.absolute() / pipeline if rows else None
+        self._tables = {name: place.absolute() / pipeline for name, place in tables.items()}
         self.witnesses = Witnesses(self._folder, sink or {})
         self.failures = FailureBook(self._folder)
 
@@ -250,9 +264,9 @@ class StagingArea:
     def sweep(self, head: LedgerEntry) -> None:
         """Remove what Spark jobs of killed clients wrote for attempts after these were removed."""
         lost = OrphanMarkers(self._folder / head.ledger_id)
-        if self._rows is not None:  # elsewhere they are found as attempts
+        for folder in self._inside_tables:  # elsewhere they are found as attempts
             for entry_id in lost.ids():
-                remove_tree(self._rows / name_of(entry_id))
+                remove_tree(folder / name_of(entry_id))
         lost.forget_before(head.version)
 
     def left_jobs(self, ledger_id: str) -> Iterator[tuple[str, str]]:
@@ -262,10 +276,14 @@ class StagingArea:
         lost = OrphanMarkers(self._folder / ledger_id)
         for entry_id, session in lost.jobs():
             yield name_of(entry_id), session
-            if self._rows is None:
+            if not self._inside_tables:
                 lost.forget(entry_id)
             else:
                 lost.forget_job(entry_id)
+
+    @property
+    def _inside_tables(self) -> list[Place]:
+        return [folder for folder in (self._rows, *self._tables.values()) if folder is not None]
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -303,7 +321,9 @@ class StagingArea:
     def _attempt(self, entry_id: EntryId, ledger_id: str | None) -> Attempt:
         name = name_of(entry_id)
         folder = (self._folder / ledger_id if ledger_id else self._folder) / name
-        return Attempt(folder, entry_id, ledger_id, self._rows / name if self._rows else folder)
+        data = self._rows / name if self._rows else folder
+        tables = {table: place / name for table, place in self._tables.items()}
+        return Attempt(folder, entry_id, ledger_id, data, tables=tables)
 
     def _of_earlier_release(self, entry_id: EntryId) -> Attempt:
         attempt = self._attempt(entry_id, None)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
@@ -54,8 +55,11 @@ class Manifest:
         return {**written, _HASH: _hash(written)}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any], root: Place) -> Manifest:
-        """The inverse of :meth:`to_json`; the files lie below ``root``.
+    def from_json(
+        cls, raw: Mapping[str, Any], root: Place, roots: Mapping[str, Place] = MappingProxyType({})
+    ) -> Manifest:
+        """The inverse of :meth:`to_json`; the files lie below ``root``, those of a table that is in
+        ``roots`` below that.
 
         Raises:
             SetupError: another version of this package wrote it, in another format.
@@ -72,7 +76,10 @@ class Manifest:
             raise ValueError("its content does not fit its hash")
         stored = _format().validate_python(raw)
         tables = {
-            name: StagedOutput(_staged(output.rows, root), _staged(output.dead_letters, root))
+            name: StagedOutput(
+                _staged(output.rows, roots.get(name, root)),
+                _staged(output.dead_letters, roots.get(name, root)),
+            )
             for name, output in stored.tables.items()
         }
         return cls(

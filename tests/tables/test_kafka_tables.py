@@ -173,3 +173,21 @@ def test_what_is_no_one_transaction_is_refused(
     }
     with pytest.raises(ConfigError, match=words):
         Pipeline.from_config(config)
+
+
+def test_records_that_no_table_takes_are_dead_letters_of_a_topic_of_their_own(
+    kafka_shop: KafkaShop,
+) -> None:
+    kafka_shop.write(20)
+    orders, _, customers = kafka_shop.config["tables"]
+    few = {**orders, "where": "get_json_object(value, '$.id') in ('3', '4')"}
+    pipeline = kafka_shop.pipeline(tables=[few, customers], rest="dead_letter")
+    pipeline.run()
+    assert len(kafka_shop.records(orders["name"])) == 2
+    assert len(kafka_shop.records("shop_rest._dead_letters")) == 18
+    head = pipeline.head()
+    assert head is not None
+    assert (head.counts.rest, head.counts.dead_letters) == (18, 18)
+    kafka_shop.write(1)
+    pipeline.run()
+    assert len(kafka_shop.records("shop_rest._dead_letters")) == 19

@@ -297,6 +297,27 @@ def test_a_table_that_is_added_begins_at_its_own_first_version(shop: Shop) -> No
     assert shop.counts() == (20, 120, 6)
 
 
+def test_a_table_that_left_the_document_is_not_filled_from_what_was_staged_for_it(
+    shop: Shop,
+) -> None:
+    shop.write(20)
+    shop.pipeline().run()
+    shop.write(20)
+    driver = [sys.executable, "-m", "tests.runs.driver", json.dumps(shop.config)]
+    killed = subprocess.run(
+        [*driver, "--crash-at", CrashPoint.PRE_COMMITTED, "1"],
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    shorter = shop.pipeline(tables=shop.config["tables"][1:])
+    report = shorter.run()
+    assert not any(checkpoint.recovered for checkpoint in report.checkpoints)
+    assert shop.counts() == (20, 80, 4)
+    assert shorter.audit().passed
+
+
 @pytest.mark.core
 def test_records_that_no_table_takes_stop_the_run_or_are_counted(shop: Shop) -> None:
     shop.write(20)
@@ -309,6 +330,57 @@ def test_records_that_no_table_takes_stop_the_run_or_are_counted(shop: Shop) -> 
     head = shop.pipeline(tables=some_only(shop)).head()
     assert head is not None
     assert (head.counts.records, head.counts.rest, head.counts.rows) == (22, 18, 4)
+
+
+def test_records_that_no_table_takes_are_dead_letters_of_their_own(shop: Shop) -> None:
+    shop.write(20)
+    pipeline = shop.pipeline(tables=some_only(shop), rest="dead_letter")
+    pipeline.run()
+    assert shop.table.query("select count(*) from sales.orders") == [(2,)]
+    assert not shop.table.query("select to_regclass('sales.shop_rest')")[0][0]
+    letters = [letter.to_json() for letter in pipeline.dead_letter_rows()]
+    assert len(letters) == 18
+    assert {(letter["table"], letter["error"]) for letter in letters} == {
+        ("shop_rest", "no table takes it")
+    }
+    head = pipeline.head()
+    assert head is not None
+    assert (head.counts.records, head.counts.rest, head.counts.dead_letters) == (22, 18, 18)
+    report = pipeline.audit()
+    assert report.passed, str(report)
+    shop.table.execute('delete from sales.shop_rest_dead_letters where "offset" = 0')
+    assert not pipeline.audit().passed
+    pipeline.replay(1)
+    assert pipeline.audit().passed
+    # a redrive decides anew
+    orders, _, customers = shop.config["tables"]
+    shop.pipeline(tables=[orders, customers], rest="dead_letter").plan_redrive().apply()
+    assert shop.table.query("select count(*) from sales.orders") == [(20,)]
+    assert shop.table.query("select count(*) from sales.shop_rest_dead_letters") == [(0,)]
+    pipeline.rewind(0)
+    pipeline.run()
+    assert shop.table.query("select count(*) from sales.shop_rest_dead_letters") == [(18,)]
+    limited = {**shop.config["source"], "dead_letter_limit": 5}
+    shop.write(20)
+    with pytest.raises(BadRecordError, match="dead_letter_limit"):
+        shop.pipeline(tables=some_only(shop), rest="dead_letter", source=limited).run()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("cast(value as bigint) < 5", r"where of table orders fails: \[CAST.*try_cast"),
+        ("valeu like '%3%'", r"where of table orders fails: \[UNRES.*valeu"),
+    ],
+)
+def test_a_condition_that_fails_names_its_table(shop: Shop, where: str, words: str) -> None:
+    orders, _, customers = shop.config["tables"]
+    others = {**orders, "name": "others", "where": "true"}
+    shop.write(3)
+    pipeline = shop.pipeline(tables=[{**orders, "where": where}, others, customers])
+    with pytest.raises(ConfigError, match=f"(?s){words}"):
+        pipeline.run()
+    assert not shop.table.query("select to_regclass('sales.orders')")[0][0]
 
 
 def some_only(shop: Shop) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, SupportsIndex, TypeVar, cast
 from uuid import UUID
@@ -21,16 +23,24 @@ from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table import CommitTableResponse, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from sqlalchemy import event
+from sqlalchemy import CursorResult, event, insert, update
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as SqlSession
 
 T = TypeVar("T")
 
@@ -218,10 +228,138 @@ class KnowingSqlCatalog(SqlCatalog):
         KNOWN.keep(response.metadata_location, response.metadata)
         return response
 
+    def commit_together(self, transactions: Sequence[Transaction]) -> None:
+        """Commit all, in one transaction of the database: each on condition that its table is still
+        where it was when its metadata was prepared.
+
+        Raises:
+            CommitFailedException, TableAlreadyExistsError: somebody else was faster with one of
+                them. No table has changed, and what was written for the commit is gone.
+        """
+        prepared: list[_Prepared] = []
+        try:
+            for transaction in transactions:
+                gathering = _Gathering(self, prepared)
+                transaction._table.catalog = cast(Catalog, gathering)
+                transaction.commit_transaction()
+            self._swap(prepared)
+        except (CommitFailedException, TableAlreadyExistsError, ValidationException):
+            for change in prepared:
+                change.discard()
+            raise
+        for change in prepared:
+            KNOWN.keep(change.staged.metadata_location, change.staged.metadata)
+            if change.base is not None:
+                with suppress(OSError):  # as PyIceberg does: what is left is a file too many
+                    self._delete_old_metadata(
+                        change.staged.io, change.base.metadata, change.staged.metadata
+                    )
+
+    def prepare(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> _Prepared:
+        """Write the metadata that ``table`` gets, to which nothing points yet.
+
+        Raises:
+            CommitFailedException: the table is not as ``requirements`` have it.
+        """
+        try:
+            base = self.load_table(table.name())
+        except NoSuchTableError:
+            base = None
+        staged = self._update_and_stage_table(base, table.name(), requirements, updates)
+        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        return _Prepared(staged, base)
+
+    def _swap(self, prepared: Sequence[_Prepared]) -> None:
+        with SqlSession(self.engine) as session:
+            for change in sorted(prepared, key=lambda change: change.name):  # two wait for no third
+                try:
+                    result = cast("CursorResult[Any]", session.execute(self._pointed(change)))
+                except IntegrityError as error:
+                    raise TableAlreadyExistsError(f"{change.name} was made meanwhile") from error
+                if change.base is not None and result.rowcount < 1:
+                    raise CommitFailedException(f"{change.name} was changed by somebody else")
+            session.commit()
+
+    def _pointed(self, prepared: _Prepared) -> Any:
+        """The statement that makes the catalog point to the new metadata."""
+        name, there = prepared.staged.name(), prepared.staged.metadata_location
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(name))
+        table_name = Catalog.table_name_from(name)
+        if prepared.base is None:
+            return insert(IcebergTables).values(
+                **self._create_table_row(namespace, table_name, there)
+            )
+        before = prepared.base.metadata_location
+        return (
+            update(IcebergTables)
+            .where(
+                IcebergTables.catalog_name == self.name,
+                IcebergTables.table_namespace == namespace,
+                IcebergTables.table_name == table_name,
+                IcebergTables.metadata_location == before,
+            )
+            .values(metadata_location=there, previous_metadata_location=before)
+        )
+
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
         as_written = AsWritten(metadata, KNOWN.written(metadata.table_uuid))
         SqlCatalog._write_metadata(cast(TableMetadata, as_written), io, metadata_path)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A table as a commit makes it, and as it was; None if that makes the table."""
+
+    staged: Table
+    base: Table | None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.staged.name())
+
+    def discard(self) -> None:
+        """Remove what was written for the commit. Only if it is certain that it did not land."""
+        known = {s.snapshot_id for s in self.base.metadata.snapshots} if self.base else set()
+        io = self.staged.io
+        files = [self.staged.metadata_location]
+        for snapshot in self.staged.metadata.snapshots:
+            if snapshot.snapshot_id not in known:
+                manifests = snapshot.manifests(io)
+                files += [m.manifest_path for m in manifests if m.added_snapshot_id not in known]
+                files.append(snapshot.manifest_list)
+        for file in files:
+            with suppress(OSError):
+                io.delete(file)
+
+
+class _Gathering:
+    """Stands for the catalog of a transaction that is committed together with others."""
+
+    def __init__(self, catalog: KnowingSqlCatalog, prepared: list[_Prepared]) -> None:
+        self._catalog = catalog
+        self._prepared = prepared
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *request: Any) -> CommitTableResponse:
+        """Only prepare it."""
+        prepared = self._catalog.prepare(*request)
+        self._prepared.append(prepared)
+        staged = prepared.staged
+        return CommitTableResponse(
+            metadata=staged.metadata, metadata_location=staged.metadata_location
+        )
+
+    @staticmethod
+    def _delete_old_metadata(*_: Any) -> None:
+        """Nothing, until the commit is made."""
 
 
 def _give_up_connection(context: ExceptionContext) -> None:

@@ -250,6 +250,8 @@ class IcebergSink(FolderSink):
         mode: only ``append``. For upserts by key use ``type: delta``.
         partition_by: columns, or ``year|month|day|hour(column)``; used when the table is created,
             and then the same as the table's.
+        ledger_table: with ``tables`` only: the Iceberg table whose commits carry the ledger;
+            default: ``<pipeline>_eo_ledger`` in their namespace.
         storage: connection settings of the bucket; overrides the pipeline's ``storage``.
     """
 
@@ -260,15 +262,18 @@ class IcebergSink(FolderSink):
     location: Annotated[str, AfterValidator(checked_table)] | None = None
     mode: Literal["append"] = "append"
     partition_by: Annotated[tuple[str, ...], AfterValidator(_checked_partitioning)] = ()
+    ledger_table: Annotated[str, AfterValidator(_checked_table)] | None = None
     storage: Storage | None = None
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     copies_rows: ClassVar[bool] = False
     marks_files: ClassVar[bool] = True
     session_class: ClassVar[str] = "eo_pipeline.sinks.iceberg.session:IcebergSession"
-    no_tables_reason: ClassVar[str] = (
-        "it is not done for Iceberg. Use a database, or a pipeline for each table"
+    tables_session_class: ClassVar[str | None] = (
+        "eo_pipeline.sinks.iceberg.tables:IcebergTablesSession"
     )
+    tables_within: ClassVar[str | None] = "namespace"
+    of_one_table: ClassVar[frozenset[str]] = frozenset({"location", "partition_by"})
     extra: ClassVar[str | None] = "iceberg"
 
     @model_validator(mode="before")
@@ -325,6 +330,36 @@ class IcebergSink(FolderSink):
     @property
     def identifier(self) -> tuple[str, ...]:
         return tuple(self.table.split("."))
+
+    @classmethod
+    def table_fields(cls, fields: Mapping[str, Any], pipeline: str, name: str) -> dict[str, Any]:
+        """``namespace`` names that of all tables, unless a table's own name has one."""
+        shared = dict(fields)
+        namespace = shared.pop("namespace", None)
+        if not namespace:
+            raise ValueError("namespace: required with tables; the ledger is in it too")
+        shared.setdefault("ledger_table", f"{namespace}.{pipeline}_eo_ledger")
+        qualified = name if "." in name else f"{namespace}.{name}"
+        return super().table_fields(shared, pipeline, qualified)
+
+    def one_of_several(self) -> Self:
+        """Refuse a table whose ledger has no place; see ``Sink``."""
+        if self._warehouse() is None:
+            raise ValueError("tables need a warehouse path, where the ledger is")
+        if self.table == self.ledger_table:
+            raise ValueError(f"ledger_table: {self.table} is one of the tables")
+        return self
+
+    @property
+    def ledger_sink(self) -> IcebergSink:
+        if self.ledger_table is None:
+            return self
+        of_ledger = {"table": self.ledger_table, "location": None, "partition_by": ()}
+        return self.model_copy(update=of_ledger)
+
+    @property
+    def tables_written(self) -> tuple[str, ...]:
+        return self.table, str(self.root)
 
     @property
     def partition_fields(self) -> tuple[PartitionField, ...]:

@@ -8,12 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-    ValidationException,
-)
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Snapshot
@@ -50,6 +46,7 @@ from eo_pipeline.sinks.iceberg.table import (
     REFUSALS,
     UNREACHABLE,
     check,
+    commit_errors,
     connect,
     drop,
     explained,
@@ -84,13 +81,21 @@ def past_of(table: Table, entry: LedgerEntry) -> TimeTravelView:
     Raises:
         RefusedError: it expired, or there was none.
     """
-    for snapshot in _ancestors(table):
-        if _is_of(snapshot, entry):
-            return _past(table, snapshot.snapshot_id)
-    raise RefusedError(
-        f"the table has no snapshot of version {entry.version} (they expire; the first version has "
-        "none)"
-    )
+    return _past(table, (s for s in _ancestors(table) if _is_of(s, entry)), entry)
+
+
+def past_of_version(table: Table | None, entry: LedgerEntry) -> TimeTravelView:
+    """The last snapshot of the pipeline up to ``entry``, whose commit may not have changed the
+    table. Nothing is missing between: snapshots name their parents.
+
+    Raises:
+        RefusedError: it expired, or there was none.
+    """
+    if table is None:
+        raise RefusedError("there is no table yet")
+    versions = ((_version_of(s, entry.pipeline), s) for s in _ancestors(table))
+    up_to = (s for version, s in versions if version is not None and version <= entry.version)
+    return _past(table, up_to, entry)
 
 
 def rolled_back(table: Table, head: LedgerEntry) -> TableRolledBackError | None:
@@ -115,7 +120,15 @@ def _version_of(snapshot: Snapshot, pipeline: str) -> int | None:
     return int(version) if version is not None else None
 
 
-def _past(table: Table, snapshot_id: int) -> TimeTravelView:
+def _past(table: Table, snapshots: Iterator[Snapshot], entry: LedgerEntry) -> TimeTravelView:
+    """The first of ``snapshots``."""
+    snapshot = next(snapshots, None)
+    if snapshot is None:
+        raise RefusedError(
+            f"the table has no snapshot of version {entry.version} (they expire; the first version "
+            "has none)"
+        )
+    snapshot_id = snapshot.snapshot_id
     scan = table.scan(snapshot_id=snapshot_id)
     return TimeTravelView(
         f"snapshot {snapshot_id} of the Iceberg table",
@@ -163,11 +176,11 @@ class IcebergSession(LakeSession[Table]):
     def folder_field(self) -> str:
         return self.sink.folder_field
 
-    def __init__(self, sink: IcebergSink, pipeline: str) -> None:
+    def __init__(self, sink: IcebergSink, pipeline: str, catalog: Catalog | None = None) -> None:
         self.sink = sink
         super().__init__(pipeline, sink.root)
         self.inline_folder = sink.root / ROWS_FOLDER / pipeline / _INLINE_FOLDER
-        self.catalog = connect(sink)
+        self.catalog = catalog or connect(sink)
         #: as the last look found it
         self._seen: Table | None = None
         if table := self.open_table():
@@ -248,6 +261,12 @@ class IcebergSession(LakeSession[Table]):
     def explain(self, error: Exception) -> EoPipelineError:
         return explained(self.sink.table, error) or super().explain(error)
 
+    def _ledgers(self) -> list[str]:
+        """Also those that lie elsewhere: each commit names its own."""
+        properties = table.properties if (table := self.open_table()) else {}
+        heads = (name for name in properties if name.startswith(HEAD_PROPERTY))
+        return sorted({*super()._ledgers(), *(h.removeprefix(HEAD_PROPERTY) for h in heads)})
+
     def _drop_table(self) -> None:
         drop(self.catalog, self.sink)
 
@@ -275,9 +294,17 @@ class IcebergPublication(LakePublication[Table]):
     session: IcebergSession
 
     def _prepare(self) -> Commit:
+        return partial(self._make, self.transaction())
+
+    def transaction(self) -> Transaction:
+        """All that this try changes in the table, prepared, its files written.
+
+        Raises:
+            RefusedError: the table will never take these rows.
+        """
         rows, session = self.staged.rows, self.session
         if self.table is not None:
-            self.refuse_rolled_back(rolled_back(self.table, self.head.entry))
+            self.refuse_rolled_back(self._rolled_back(self.table))
         result = TYPES.schema(own_columns(rows.schema)) if rows is not None else pa.schema([])
         transaction = self._change(self.table) if self.table is not None else self._create(result)
         self._widen(transaction, result)
@@ -291,7 +318,10 @@ class IcebergPublication(LakePublication[Table]):
         # without files too: only a snapshot makes PyIceberg compare, see the session
         append(transaction, new, summary)
         transaction.set_properties({HEAD_PROPERTY + session.pipeline: self.at.stem})
-        return partial(self._make, transaction)
+        return transaction
+
+    def _rolled_back(self, table: Table) -> TableRolledBackError | None:
+        return rolled_back(table, self.head.entry)
 
     def _create(self, result: pa.Schema) -> Transaction:
         """A transaction that makes the table, together with its first rows."""
@@ -357,21 +387,9 @@ class IcebergPublication(LakePublication[Table]):
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: before})
 
     def _make(self, transaction: Transaction) -> None:
-        """The commit. Only these say that nothing landed; of anything else nobody knows."""
-        try:
+        """The commit."""
+        with commit_errors(self.session.sink.table):
             transaction.commit_transaction()
-        except (
-            CommitFailedException,
-            TableAlreadyExistsError,
-            NoSuchTableError,
-            ValidationException,
-        ) as error:
-            raise CommitConflictError(str(error)) from error
-        except REFUSALS as error:
-            raise RefusedError(
-                f"{self.session.sink.table}: the catalog refused the commit: {error}. Nothing was "
-                "published."
-            ) from error
 
 
 def _scan(table: Table, columns: Iterable[str], since: int) -> Iterator[pa.RecordBatch]:

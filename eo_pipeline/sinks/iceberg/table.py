@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     RESTError,
+    TableAlreadyExistsError,
     UnauthorizedError,
     ValidationError,
     ValidationException,
@@ -68,7 +69,7 @@ from eo_pipeline.sinks.iceberg.types import TYPES, reads_as_it_stands
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.session import PublishedFiles, one_file_each
 from eo_pipeline.sinks.lake.types import own_columns, refuse_unbounded_rows
-from eo_pipeline.sinks.session import goes_back, target_of
+from eo_pipeline.sinks.session import CommitConflictError, goes_back, target_of
 from eo_pipeline.staging.rows import StagedTable
 from eo_pipeline.storage.paths import Place, RemotePath
 
@@ -360,6 +361,26 @@ def explained(table: str, error: Exception) -> EoPipelineError | None:
     if isinstance(error, UNREACHABLE):
         return SinkUnavailableError(f"{table} cannot be written: {error}. Nothing was published.")
     return None
+
+
+@contextmanager
+def commit_errors(table: str) -> Iterator[None]:
+    """Turns what a commit raises into words. Only these say that nothing landed; of anything else
+    nobody knows.
+    """
+    try:
+        yield
+    except (
+        CommitFailedException,
+        TableAlreadyExistsError,
+        NoSuchTableError,
+        ValidationException,
+    ) as error:
+        raise CommitConflictError(str(error)) from error
+    except REFUSALS as error:
+        raise RefusedError(
+            f"{table}: the catalog refused the commit: {error}. Nothing was published."
+        ) from error
 
 
 @contextmanager

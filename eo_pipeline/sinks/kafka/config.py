@@ -135,6 +135,7 @@ class KafkaSink(Sink):
 
     _schemas: Schemas = PrivateAttr(default_factory=Schemas)
     _is_one_of_several: bool = PrivateAttr(default=False)
+    _has_rows: bool = PrivateAttr(default=True)
 
     @model_validator(mode="after")
     def _has_what_schemas_need(self) -> Self:
@@ -232,6 +233,17 @@ class KafkaSink(Sink):
         copied = self.model_copy()
         copied._is_one_of_several = True
         return copied
+
+    def without_rows(self) -> Self:
+        """See ``Sink``; the topic need not exist."""
+        copied = self.model_copy()
+        copied._has_rows = False
+        return copied
+
+    @property
+    def has_rows(self) -> bool:
+        """False for the one of several topics that has dead letters alone."""
+        return self._has_rows
 
     @property
     def table_name(self) -> str:

@@ -83,7 +83,8 @@ class KafkaSession(SinkSession):
         super().__init__(pipeline)
         self.sink = sink
         self.store: KafkaStore = KafkaStore(sink, beside.store if beside else None)
-        self.store.require_topic()
+        if sink.has_rows:
+            self.store.require_topic()
         if beside is None:
             self.ledger = open_ledger(self.store, sink.ledger_of(pipeline), pipeline)
             self.pool = ShardPool(sink, pipeline, self.store, self.ledger)
@@ -194,7 +195,8 @@ class KafkaSession(SinkSession):
         """Return what goes into the topic; that for dead letters is created if there are any."""
         if staged.dead_letters is not None:
             self.store.make_dead_letter_topic()
-        return TopicOutput(self.sink, staged, self.store.row_partitions())
+        partitions = self.store.row_partitions() if self.sink.has_rows else 0
+        return TopicOutput(self.sink, staged, partitions)
 
     def partitions(self) -> list[TopicPartition]:
         """Whatever a transaction of this session may write to."""

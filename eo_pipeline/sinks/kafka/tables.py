@@ -21,7 +21,7 @@ class KafkaTablesSession(TablesSession[KafkaSession]):
     keeps_itself = KafkaSession.keeps_itself
     keeps_ledger = KafkaSession.keeps_ledger
 
-    def _member(self, sink: Sink) -> KafkaSession:
+    def _member(self, name: str, sink: Sink) -> KafkaSession:  # noqa: ARG002
         first = self.ledger if self.members else None
         session: KafkaSession = sink._session_class()(sink, self.pipeline, first)
         return session

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from eo_pipeline._lazy import pa, pq
 from eo_pipeline.crashpoints import CrashPoint, reach
@@ -354,14 +355,17 @@ def _files(names: Mapping[Place, Iterable[str]]) -> Iterator[tuple[Pointer, Plac
                 yield pointer, folder / name
 
 
-_FOLDER = "dead_letters"
+_FOLDER, _TABLES = "dead_letters", "tables"
 
 
 class DeadLetterFiles:
-    """``<ledger folder>/dead_letters/<thousand>/<version>-<token>.parquet``."""
+    """``<ledger folder>/dead_letters/<thousand>/<version>-<token>.parquet``; of one of several
+    tables in ``tables/<table>/dead_letters``.
+    """
 
-    def __init__(self, ledger: LedgerFiles) -> None:
-        self.folder = ledger.folder / _FOLDER
+    def __init__(self, ledger: LedgerFiles, table: str | None = None) -> None:
+        below = ledger.folder if table is None else ledger.folder / _TABLES / quote(table, "")
+        self.folder = below / _FOLDER
 
     def path(self, at: Pointer) -> Place:
         return self.folder / at.bucket / f"{at.stem}.parquet"
@@ -392,8 +396,11 @@ class DeadLetterFiles:
                     yield from batches_of(file)
 
     def read(self, pointers: Iterable[Pointer]) -> pa.Table:
-        """The letters of entries that are in the ledger, in their order."""
-        tables = [pq.read_table(parquet_source(self.path(at))) for at in pointers]
+        """The letters of entries that are in the ledger, in their order, as far as they are still
+        there.
+        """
+        paths = [path for at in pointers if (path := self.path(at)).is_file()]
+        tables = [pq.read_table(parquet_source(path)) for path in paths]
         return pa.concat_tables(tables) if tables else pa.table({})
 
 
@@ -404,18 +411,21 @@ def below_floor(ledger: LedgerFiles, head: LedgerFile) -> int:
     return sum(1 for _ in _below(ledger.folder, head.entry.floor))
 
 
-def prune(ledger: LedgerFiles, letters: DeadLetterFiles, head: LedgerFile) -> None:
-    """Remove the files of versions below the floor. Done again, after a kill or by two at once, it
-    goes on with what is left.
+def prune(ledger: LedgerFiles, folders: Sequence[DeadLetterFiles], head: LedgerFile) -> None:
+    """Remove the files of versions below the floor, and their dead letters in each of ``folders``.
+    Done again, after a kill or by two at once, it goes on with what is left.
     """
     floor = head.entry.floor
     if files := _kept_below(ledger, head):
         lowest, right_below = files[0].at.version, files[-1].at
-        held, standing = {file.at for file in files}, {*_standing(letters, files).values()}
+        held = {file.at for file in files}
+        standing = [{*_standing(letters, files).values()} for letters in folders]
         reach(CrashPoint.PLANNED)
         kept = ((at, place) for at, place in _below(ledger.folder, floor) if at.version >= lowest)
         remove_all([place for at, place in kept if at not in held])
-        remove_all([place for at, place in _below(letters.folder, floor) if at not in standing])
+        for letters, kept_letters in zip(folders, standing, strict=True):
+            below = _below(letters.folder, floor)
+            remove_all([place for at, place in below if at not in kept_letters])
         reach(CrashPoint.STAGED)
         if right_below != FIRST:
             remove_all([ledger.path(right_below)])

@@ -150,8 +150,11 @@ class LakeSession(SinkSession, Generic[Handle]):
         head = self.head_of(self.open_table())
         files = below_floor(self.ledger, head) if head else 0
         if head and files and not dry_run:
-            prune(self.ledger, self.dead_letters, head)
+            prune(self.ledger, self._letters(), head)
         return files
+
+    def _letters(self) -> Sequence[DeadLetterFiles]:
+        return (self.dead_letters,)
 
     def check_going_back(self, entry: LedgerEntry) -> None:
         target_of(entry)
@@ -172,6 +175,16 @@ class LakeSession(SinkSession, Generic[Handle]):
         """The table's whole folder, if no other pipeline and nobody else has rows in it. Without
         its log a table holds nothing, so that goes first; the ledger goes last.
         """
+        self.refuse_shared()
+        head = self.head()
+        return self.drop(head.counts.rows_total if head else 0, dry_run=dry_run)
+
+    def refuse_shared(self) -> None:
+        """Return if no other pipeline and nobody else has rows in the table.
+
+        Raises:
+            RefusedError: they have.
+        """
         sharing = [name for name in self._ledgers() if name != self.pipeline]
         foreign = sharing or next(self.lineage(since=NO_CHECKPOINT), None) is not None
         if foreign:
@@ -180,10 +193,15 @@ class LakeSession(SinkSession, Generic[Handle]):
                 f"{self.root} also holds rows of {whose}. Nothing was dropped. By hand: delete the "
                 f"rows, and what is named {self.pipeline} below {self.root / LEDGER_FOLDER}."
             )
-        head = self.head()
-        if head is None and not self.root.exists():
+
+    def drop(self, rows: int, *, dry_run: bool) -> tuple[str, ...]:
+        """Drop the table with its ``rows``, and its folder; ``dry_run`` changes nothing.
+
+        Raises:
+            SinkUnavailableError: it cannot be done just now.
+        """
+        if not self.root.exists():
             return ()
-        rows = head.counts.rows_total if head else 0
         try:
             if not dry_run:
                 self._drop_table()
@@ -383,6 +401,9 @@ class LakePublication(Publication, Generic[Handle]):
         self.session.ledger.begin(self.at)
         self._is_known = True
         self._commit = self._prepare()
+        self._keep_letters()
+
+    def _keep_letters(self) -> None:
         letters = self.staged.dead_letters
         if self._has_dead_letters and letters is not None:
             self.written.append(self.session.dead_letters.path(self.at))

@@ -144,6 +144,7 @@ class SqlSink(UpsertOptions, Sink):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.sql.tables:SqlTablesSession"
 
+    tables_within: ClassVar[str | None] = "schema"
     of_one_table: ClassVar[frozenset[str]] = frozenset(
         {"mode", "key", "sequence_by", "dead_letter_table"}
     )

@@ -22,7 +22,7 @@ class SqlTablesSession(TablesSession[SqlSession]):
     keeps_itself = SqlSession.keeps_itself
     keeps_ledger = None
 
-    def _member(self, sink: Sink) -> SqlSession:
+    def _member(self, name: str, sink: Sink) -> SqlSession:  # noqa: ARG002
         store = self.ledger.store if self.members else None
         target = TARGET.format(self.pipeline)
         session: SqlSession = sink._session_class()(sink, self.pipeline, store, target)

@@ -163,7 +163,7 @@ def test_a_registry_that_answers_with_the_others_registration_is_asked_again(
     world: World, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """As Apicurio does, about once in ten times when three register in the same moment."""
-    register, refused = SchemaRegistryClient.register_schema, []
+    register, refused = SchemaRegistryClient.register_schema, list[Any]()
 
     def registered(self: SchemaRegistryClient, *arguments: Any) -> int:
         if not refused:
