@@ -77,7 +77,7 @@ class _Needs(Enum):
     JUDGE, PLAN = 1, 2
 
 
-#: Ledgers whose rows need Spark's plan.
+#: Tables whose rows need Spark's plan.
 _planned = Recently()
 
 #: Division of ranges among the tasks of a Spark; with all partitions of their topics.
@@ -118,6 +118,8 @@ class FastPath:
     record_bytes: float | None
     #: adds metadata to the schemas of files, if the sink needs it
     as_staged: Callable[[StructType], StructType] | None
+    #: SQL condition on which a record is the table's
+    where: str | None
 
     @classmethod
     def of(
@@ -129,6 +131,7 @@ class FastPath:
         never_null: Collection[str],
         record_bytes: float | None,
         as_staged: Callable[[StructType], StructType] | None,
+        where: str | None = None,
     ) -> FastPath | None:
         """Return the fast path of a pipeline without a transform; None if its rows do not equal
         its records, or the sink's limits are unknown or narrower than those of the tasks.
@@ -144,7 +147,7 @@ class FastPath:
             added += [StructField(name, _LINEAGE_TYPES[of]) for name, of in LINEAGE.items()]
         columns = StructType([*ordinary.columns, *added])
         needed = frozenset(name.lower() for name in (*never_null, *limits.needed))
-        return cls(source, sink, columns, needed, lineage, record_bytes, as_staged)
+        return cls(source, sink, columns, needed, lineage, record_bytes, as_staged, where)
 
     def stage(
         self,
@@ -161,20 +164,20 @@ class FastPath:
         Raises:
             BadRecordError: by the source's policy.
         """
-        if _planned.has(entry) or not has_source(spark, FORMAT):
+        if _planned.has(entry, self.sink) or not has_source(spark, FORMAT):
             return None
         file_columns = self._file_columns(spark, in_files=attempt is not None)
         if file_columns is None:
             return None
-        judges = judged.has(entry) or had_bad_records
+        judges = judged.has(entry, self.sink) or had_bad_records
         if judges and attempt is None:
             return None
         staged = self._staged(spark, entry, attempt, share, file_columns, judges=judges)
         if staged is _Needs.JUDGE and attempt is not None:
-            judged.note(entry)
+            judged.note(entry, self.sink)
             staged = self._staged(spark, entry, attempt, share, file_columns, judges=True)
         if isinstance(staged, _Needs):
-            _planned.note(entry)
+            _planned.note(entry, self.sink)
             return None
         return staged
 
@@ -188,7 +191,7 @@ class FastPath:
         *,
         judges: bool,
     ) -> tuple[StagedOutput, Counts] | _Needs:
-        decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges)
+        decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges, where=self.where)
         assert decoder is not None, "flat JSON is decoded by tasks"
         tasks = share(spark, entry.ranges, entry.offsets)
         options = {

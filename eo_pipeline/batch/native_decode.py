@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -36,7 +37,7 @@ from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.decode import decode, key_names, key_schema, refuse_common_names
 from eo_pipeline.batch.decode_json import is_native, native_parameters, read_as
-from eo_pipeline.batch.read import range_options, tasks_for
+from eo_pipeline.batch.read import condition_columns, range_options, tasks_for
 from eo_pipeline.batch.spark_schema import typed_source, value_schema
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.errors import SparkJobError
@@ -85,26 +86,27 @@ _ALIKE, _LEDGERS_MAX = 16, 10_000
 
 
 class Recently:
-    """Ledgers of which one of the last checkpoints was unusual."""
+    """Tables of which one of the last checkpoints was unusual, by their ledgers."""
 
     def __init__(self) -> None:
-        self._left: dict[str, int] = {}
+        self._left: dict[tuple[str, str], int] = {}
 
-    def note(self, entry: LedgerEntry) -> None:
-        """Remember the ledger of ``entry`` for its next checkpoints."""
+    def note(self, entry: LedgerEntry, sink: Sink) -> None:
+        """Remember the table for the next checkpoints of ``entry``'s ledger."""
         while len(self._left) >= _LEDGERS_MAX:
             self._left.pop(next(iter(self._left)), None)
-        self._left[entry.ledger_id] = _ALIKE
+        self._left[entry.ledger_id, sink.table_name] = _ALIKE
 
-    def has(self, entry: LedgerEntry) -> bool:
-        """Return whether the ledger is remembered, for one checkpoint less."""
-        left = self._left.pop(entry.ledger_id, 0)
+    def has(self, entry: LedgerEntry, sink: Sink) -> bool:
+        """Return whether the table is remembered, for one checkpoint less."""
+        key = entry.ledger_id, sink.table_name
+        left = self._left.pop(key, 0)
         if left > 1:
-            self._left[entry.ledger_id] = left - 1
+            self._left[key] = left - 1
         return left > 0
 
 
-#: Ledgers with records that are not ordinary.
+#: Tables with records that are not ordinary.
 judged = Recently()
 
 
@@ -148,6 +150,15 @@ class Ordinary(NamedTuple):
         return cls(value, key, StructType([StructField(n, f.dataType) for n, f in named]))
 
 
+#: Of more than one record: the time of the query, and what differs at each evaluation.
+_OF_MORE = re.compile(
+    r"\b(now|current_\w+|localtimestamp|rand\w*|uuid|shuffle|monotonically_\w+)\b",
+    re.IGNORECASE,
+)
+
+#: Views of conditions.
+_conditions: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+
 #: By what decides them.
 _judges: WeakKeyDictionary[SparkSession, dict[str, Judge]] = WeakKeyDictionary()
 
@@ -161,6 +172,8 @@ class NativeDecoder:
     source: KafkaSource
     ordinary: Ordinary | None
     judge: Judge | None
+    #: SQL condition on which a record is read at all; see :func:`is_of_one_record`
+    where: str | None = None
 
     @property
     def columns(self) -> StructType:
@@ -183,6 +196,7 @@ class NativeDecoder:
         *,
         judges: bool,
         schemas: ReadSchemas | None = None,
+        where: str | None = None,
     ) -> Self | None:
         """Return the decoder of a source, whose registry has the ``schemas``; None if its records
         are decoded by Spark's plan. ``judges``: although all may be ordinary.
@@ -191,7 +205,7 @@ class NativeDecoder:
         if source.key_format == "protobuf" or (judges and _is_judged_by_python(source)):
             return None
         ordinary = Ordinary.of(source)
-        decoder = cls(source, ordinary, None)
+        decoder = cls(source, ordinary, None, where)
         if judges or ordinary is None:
             decoder = decoder.reading(spark, sink, schemas)
         return decoder if decoder.can_judge or decoder._ordinary_options() else None
@@ -234,13 +248,15 @@ class NativeDecoder:
             record_bytes=record_bytes,
         )
         options |= {
-            "includeHeaders": str(self.judge is not None).lower(),
+            "includeHeaders": str(self.judge is not None or self.where is not None).lower(),
             "eo.columns": self.columns.json(),
             "eo.skips_tombstones": str(source.tombstones == "skip").lower(),
             "eo.fails_unknown": str(source.unknown_fields == "fail").lower(),
             "eo.checkpoint": str(entry.checkpoint),
         }
         options |= self._ordinary_options()
+        if self.where is not None:
+            options["eo.where"] = _condition(spark, self.where)
         if tasks.shared_by is not None:
             options["eo.tasks"] = str(tasks.shared_by)
         if self.judge is None:
@@ -347,6 +363,31 @@ def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:
     return {f"eo.hadoop.{name}": value for name, value in options.items()}
 
 
+def is_of_one_record(where: str | None) -> bool:
+    """Return whether the condition ``where`` of a table follows from a record alone, so that the
+    tasks that read it can evaluate it.
+    """
+    return where is None or _OF_MORE.search(where) is None
+
+
+def _condition(spark: SparkSession, where: str) -> str:
+    """Return the name of a temporary view with one column, which says if a record is read."""
+    view = f"_eo_where_{hashlib.sha256(where.encode()).hexdigest()[:16]}"
+    known = _conditions.setdefault(spark, set())
+    if view not in known:
+        condition = F.expr(f"coalesce(({where}\n), false)")  # a comment may end it
+        _shape(spark).withColumns(condition_columns()).select(condition).createOrReplaceTempView(
+            view
+        )
+        known.add(view)
+    return view
+
+
+def _shape(spark: SparkSession) -> DataFrame:
+    """Return what stands for the records in a view that tasks evaluate."""
+    return spark.read.format(FORMAT).options(**{"eo.schema": RECORD.json()}).load()
+
+
 def _judge(
     spark: SparkSession,
     source: KafkaSource,
@@ -382,8 +423,7 @@ def _made(
     *,
     native: bool,
 ) -> Judge:
-    shape = spark.read.format(FORMAT).options(**{"eo.schema": RECORD.json()}).load()
-    decoded = decode(shape, source, schemas, native=native)
+    decoded = decode(_shape(spark), source, schemas, native=native)
     verdicts, letters = decoded.verdicts(), decoded.dead_letters(0)
     row = verdicts.schema["row"].dataType
     assert isinstance(row, StructType)

@@ -32,7 +32,7 @@ from eo_pipeline.batch.decoded_source import (
     has_decoded_source,
 )
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.batch.native_decode import NativeDecoder, judged
+from eo_pipeline.batch.native_decode import NativeDecoder, is_of_one_record, judged
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -251,8 +251,8 @@ class Stager:
 
     def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
-        needs_plan = self.transform or self.resolvers or self.bounds
-        if needs_plan or self.where is not None or self.reads_alone or REFUSED in entry.details:
+        needs_plan = self.transform or self.resolvers or self.bounds or self.reads_alone
+        if needs_plan or self._needs_plan(entry):
             return None
         if few and len(entry.ranges) > _CONSUMERS:
             return None
@@ -263,17 +263,23 @@ class Stager:
             never_null=self.never_null,
             record_bytes=self.record_bytes,
             as_staged=self.as_staged,
+            where=self.where,
         )
+
+    def _needs_plan(self, entry: LedgerEntry) -> bool:
+        """Return whether records are set apart by more than each one's content."""
+        return REFUSED in entry.details or self.refuses_all or not is_of_one_record(self.where)
 
     def _native_decoder(
         self, spark: SparkSession, entry: LedgerEntry, schemas: ReadSchemas | None
     ) -> NativeDecoder | None:
         """Return what decodes the batch in the tasks that read it, if they may."""
-        needs_plan = self.where is not None or REFUSED in entry.details
-        if needs_plan or not has_decoded_source(spark):
+        if self._needs_plan(entry) or not has_decoded_source(spark):
             return None
-        judges = self.had_bad_records or judged.has(entry)
-        return NativeDecoder.of(spark, self.source, self.sink, judges=judges, schemas=schemas)
+        judges = self.had_bad_records or judged.has(entry, self.sink)
+        return NativeDecoder.of(
+            *(spark, self.source, self.sink), judges=judges, schemas=schemas, where=self.where
+        )
 
     def _stage_by_tasks(
         self, spark: SparkSession, decoder: NativeDecoder, entry: LedgerEntry, attempt: Attempt
@@ -286,7 +292,7 @@ class Stager:
             staged = self._stage_decoded(spark, decoder, entry, attempt)
         except JudgeNeededError:
             log.info("%s: version %d has records to judge", entry.pipeline, entry.version)
-            judged.note(entry)
+            judged.note(entry, self.sink)
             # only of ordinary JSON is there no judge at first
             staged = NOTHING if decoder.can_judge else None
         while isinstance(staged, ReadSchemas):

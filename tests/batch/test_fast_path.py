@@ -110,11 +110,17 @@ class World:
         self.ends = dict.fromkeys(range(4), 0)
 
     def write(
-        self, values: Iterable[bytes | None], partition: int = 0, key: bytes | None = b"k"
+        self,
+        values: Iterable[bytes | None],
+        partition: int = 0,
+        key: bytes | None = b"k",
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         producer = self.topic.producer()
         for value in values:
-            producer.produce(self.topic.name, value=value, key=key, partition=partition)
+            producer.produce(
+                self.topic.name, value=value, key=key, partition=partition, headers=[*headers]
+            )
             producer.poll(0)
             self.ends[partition] += 1
         assert producer.flush(120) == 0

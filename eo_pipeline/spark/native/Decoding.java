@@ -27,6 +27,9 @@ final class Decoding implements Serializable {
     /** Null: what needs one is not read here. */
     final Judge judge;
 
+    /** Says which records are read at all; null: each is. */
+    final Judge where;
+
     /** Null: bad records are counted alone. */
     final DeadLetters letters;
 
@@ -49,6 +52,8 @@ final class Decoding implements Serializable {
         key = ofKey == null ? null : new OrdinaryKey(ofKey, columns.size() - fields);
         String view = options.get(KafkaRanges.PREFIX + "judge");
         judge = view == null ? null : Judge.of((SparkSession) SparkSession.active(), view);
+        String condition = options.get(KafkaRanges.PREFIX + "where");
+        where = condition == null ? null : Judge.of((SparkSession) SparkSession.active(), condition);
         schemas = options.getInt(KafkaRanges.PREFIX + "schemas", 0);
         letters = DeadLetters.of(options);
         skipsTombstones = options.getBoolean(KafkaRanges.PREFIX + "skips_tombstones", false);

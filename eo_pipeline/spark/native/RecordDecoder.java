@@ -38,6 +38,7 @@ final class RecordDecoder {
     private final DeadLetters.File letters;
     private final MetSchemas[] schemas;
 
+    private long looked;
     private long records;
     private long bytes;
     private long keyBytes;
@@ -64,12 +65,19 @@ final class RecordDecoder {
         letters = decoding.letters == null ? null : new DeadLetters.File(decoding.letters);
     }
 
-    /** The columns of a record, which is good; null of any other one, and where {@link #why} says so. */
+    /**
+     * The columns of a record, which is good; null of any other one, of one that is not to be read,
+     * and where {@link #why} says so.
+     */
     Object[] taken(InternalRow record) throws IOException {
         isJudged = false;
-        if ((records++ & OFTEN) == 0) {
+        if ((looked++ & OFTEN) == 0) {
             TaskContext.get().killTaskIfInterrupted();
         }
+        if (decoding.where != null && !decoding.where.of(record).getBoolean(0)) {
+            return null;
+        }
+        records++;
         if (!record.isNullAt(KafkaRanges.KEY)) {
             keyBytes += record.getUTF8String(KafkaRanges.KEY).numBytes();
         }

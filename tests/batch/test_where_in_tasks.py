@@ -1,0 +1,91 @@
+"""Conditions of tables are evaluated by the tasks that read the records, as by Spark's own plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from eo_pipeline.batch.stage import Stager
+from tests.batch.test_fast_path import World, spark
+from tests.support.engine import Topic
+
+__all__ = ["spark"]
+
+SCHEMA = "id BIGINT NOT NULL, kind STRING"
+
+CONDITIONS = [
+    "headers['kind'] = 'a'",
+    'value like \'%"kind": "b"%\' -- its own',
+    "key = 'k' and offset % 2 = 0",
+    "timestamp > '2001-01-01' and partition < 2",
+    "get_json_object(value, '$.kind') is null",
+    "cast(null as boolean)",
+    "exists(map_keys(headers), name -> name = 'more') or topic = 'another'",
+    "true",
+]
+
+
+@pytest.fixture
+def world(spark: SparkSession, events: Topic, tmp_path: Path) -> World:
+    made = World(spark, events, tmp_path)
+    for number in range(300):
+        kind = "abc"[number % 3]
+        headers: Sequence[tuple[str, bytes | None]] = [("kind", b"x"), ("kind", kind.encode())]
+        if number % 7 == 0:
+            headers = [*headers, ("more", None)]
+        value = b'{"id": %d, "kind": "%s"}' % (number, kind.encode())
+        if number % 50 == 0:
+            value = b"no JSON, "
+        made.write([value], number % 4, key=b"k" if number % 5 else None, headers=headers)
+    made.write([None, b"\xff"], partition=3, headers=[("kind", b"a")])
+    return made
+
+
+def lenient(world: World, where: str) -> Stager:
+    stager = world.stager(SCHEMA, on_bad_record="dead_letter")
+    return replace(stager, where=where, had_bad_records=True)
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_records_of_a_condition_are_staged_as_by_the_plan(world: World, where: str) -> None:
+    direct, _ = world.both(lenient(world, where))
+    total = direct.counts.records
+    assert 0 <= total <= 302
+    assert direct.counts.rows + direct.counts.dead_letters == total
+
+
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_so_they_are_below_a_transform(world: World, where: str) -> None:
+    def twice(records: DataFrame) -> DataFrame:
+        return records.select((F.col("id") * 2).alias("id"), "kind", "_kafka")
+
+    stager = replace(lenient(world, where), transform=twice)
+    entry, attempt = world.entry(), world._attempt()
+    decoder = stager._native_decoder(world.spark, entry, None)
+    assert decoder is not None
+    staged, _ = stager._stage_by_tasks(world.spark, decoder, entry, attempt)
+    assert isinstance(staged, tuple)
+    output, counts = staged
+    plan = world.by_plan(stager)
+    assert counts == plan.counts
+    assert output.rows is not None
+    assert output.rows.rows == plan.rows.rows
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "timestamp < current_timestamp()",
+        "rand() < 2",
+    ],
+)
+def test_what_is_of_more_than_one_record_is_left_to_the_plan(world: World, where: str) -> None:
+    stager = lenient(world, where)
+    assert world.directly(stager) is None
+    assert stager._native_decoder(world.spark, world.entry(), None) is None
+    assert world.by_plan(stager).counts.records > 200
