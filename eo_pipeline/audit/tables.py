@@ -68,7 +68,7 @@ def _rest(
         return (), (), ("how many records no table takes: Kafka no longer holds all of them",)
     progress("counting the records that no table takes")
     ranges, topic_ids = spans(audited), audited[-1].entry.topic_ids
-    totals, _ = stager.count(context.spark(), context.pipeline, ranges, topic_ids)
+    totals = stager.count(context.spark(), context.pipeline, ranges, topic_ids)
     if totals.rest == counted:
         return (), (f"{counted:,} records are those that no table takes",), ()
     text = f"no table takes {totals.rest:,} records, the ledger says {counted:,}"

@@ -18,8 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -71,12 +70,6 @@ _LINEAGE_TYPES = {"topic": StringType(), "partition": IntegerType(), "offset": L
 _WHOLE, _TEXT = -1, -2
 
 
-class _Needs(Enum):
-    """Needs of a batch that was not staged: a judge of its records, or Spark's plan."""
-
-    JUDGE, PLAN = 1, 2
-
-
 #: Tables whose rows need Spark's plan.
 _planned = Recently()
 
@@ -100,6 +93,14 @@ class FileColumns:
             "eo.document": "",
             **self.extra_options,
         }
+
+
+class Prepared(NamedTuple):
+    """Tasks that stage the rows of one table: options, columns of their files, what decodes."""
+
+    options: Mapping[str, str]
+    file_columns: FileColumns
+    decoder: NativeDecoder
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,36 @@ class FastPath:
         Raises:
             BadRecordError: by the source's policy.
         """
-        if _planned.has(entry, self.sink) or not has_source(spark, FORMAT):
+        if not has_source(spark, FORMAT):
+            return None
+        prepared = self.prepared(spark, entry, attempt, share, had_bad_records=had_bad_records)
+        while prepared is not None:
+            if attempt and (session := session_on_server(spark)):
+                attempt.runs_in(session)
+            hide_secrets(spark)
+            rows = spark.read.format(FORMAT).options(**prepared.options).load()
+            results = interruptible(spark, rows.collect, attempt.name if attempt else None)
+            staged = self.collected(results, prepared, entry, attempt)
+            if staged is not None:
+                return staged
+            again = self.prepared(spark, entry, attempt, share) if attempt else None
+            # with a judge it may be done; with one it was not
+            prepared = again if again and not prepared.decoder.judges else None
+        return None
+
+    def prepared(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        share: Share,
+        *,
+        had_bad_records: bool = False,
+    ) -> Prepared | None:
+        """Return the options of the tasks that stage ``entry.ranges``; None if Spark's plan must.
+        Arguments and errors: see :meth:`stage`.
+        """
+        if _planned.has(entry, self.sink):
             return None
         file_columns = self._file_columns(spark, in_files=attempt is not None)
         if file_columns is None:
@@ -172,25 +202,6 @@ class FastPath:
         judges = judged.has(entry, self.sink) or had_bad_records
         if judges and attempt is None:
             return None
-        staged = self._staged(spark, entry, attempt, share, file_columns, judges=judges)
-        if staged is _Needs.JUDGE and attempt is not None:
-            judged.note(entry, self.sink)
-            staged = self._staged(spark, entry, attempt, share, file_columns, judges=True)
-        if isinstance(staged, _Needs):
-            _planned.note(entry, self.sink)
-            return None
-        return staged
-
-    def _staged(
-        self,
-        spark: SparkSession,
-        entry: LedgerEntry,
-        attempt: Attempt | None,
-        share: Share,
-        file_columns: FileColumns,
-        *,
-        judges: bool,
-    ) -> tuple[StagedOutput, Counts] | _Needs:
         decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges, where=self.where)
         assert decoder is not None, "flat JSON is decoded by tasks"
         tasks = share(spark, entry.ranges, entry.offsets)
@@ -200,16 +211,30 @@ class FastPath:
             **file_columns.options(),
             **_file_options(spark, attempt),
         }
-        if attempt and (session := session_on_server(spark)):
-            attempt.runs_in(session)
-        hide_secrets(spark)
-        rows = spark.read.format(FORMAT).options(**options).load()
-        results = interruptible(spark, rows.collect, attempt.name if attempt else None)
+        return Prepared(options, file_columns, decoder)
+
+    def collected(
+        self,
+        results: Sequence[Row],
+        prepared: Prepared,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+    ) -> tuple[StagedOutput, Counts] | None:
+        """Return what the tasks staged, of their ``results``; None if they did not. What they need
+        is remembered then.
+
+        Raises:
+            BadRecordError: by the source's policy.
+        """
         parts = [json.loads(row["part"]) for row in results]
         if why := next((row["why"] for row in results if row["why"]), None):
             log.info("%s: version %d has %s", entry.pipeline, entry.version, why)
-            return _Needs.JUDGE if any(part["why"] for part in parts) else _Needs.PLAN
-        return self._collected(results, parts, entry, attempt, file_columns, decoder)
+            needs_judge = any(part["why"] for part in parts) and attempt is not None
+            (judged if needs_judge else _planned).note(entry, self.sink)
+            return None
+        return self._collected(
+            results, parts, entry, attempt, prepared.file_columns, prepared.decoder
+        )
 
     def _file_columns(self, spark: SparkSession, *, in_files: bool) -> FileColumns | None:
         """Return the columns of the staged files; None if the sink makes something else of the

@@ -49,6 +49,7 @@ from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Checksum, LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import options_of, parquet_options, path_to_write
+from eo_pipeline.spark.native_jar import FUNCTION_CATALOG
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
 from eo_pipeline.storage.paths import Place
@@ -156,6 +157,9 @@ _OF_MORE = re.compile(
     re.IGNORECASE,
 )
 
+#: Function of Spark that makes a map of texts of headers.
+_HEADER_TEXTS = f"{FUNCTION_CATALOG}.texts.headers"
+
 #: Views of conditions.
 _conditions: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
@@ -181,6 +185,11 @@ class NativeDecoder:
         reads = self.judge or self.ordinary
         assert reads is not None, "there is one of them"
         return reads.columns
+
+    @property
+    def reads_headers(self) -> bool:
+        """True if reading needs the records' headers."""
+        return self.judge is not None or mentions_headers(self.where)
 
     @property
     def schemas(self) -> ReadSchemas | None:
@@ -248,7 +257,7 @@ class NativeDecoder:
             record_bytes=record_bytes,
         )
         options |= {
-            "includeHeaders": str(self.judge is not None or self.where is not None).lower(),
+            "includeHeaders": str(self.reads_headers).lower(),
             "eo.columns": self.columns.json(),
             "eo.skips_tombstones": str(source.tombstones == "skip").lower(),
             "eo.fails_unknown": str(source.unknown_fields == "fail").lower(),
@@ -256,7 +265,9 @@ class NativeDecoder:
         }
         options |= self._ordinary_options()
         if self.where is not None:
-            options["eo.where"] = _condition(spark, self.where)
+            # a comment may end it
+            condition = f"coalesce(({self.where}\n), false)"
+            options["eo.where"] = view_of_conditions(spark, [condition])
         if tasks.shared_by is not None:
             options["eo.tasks"] = str(tasks.shared_by)
         if self.judge is None:
@@ -370,16 +381,23 @@ def is_of_one_record(where: str | None) -> bool:
     return where is None or _OF_MORE.search(where) is None
 
 
-def _condition(spark: SparkSession, where: str) -> str:
-    """Return the name of a temporary view with one column, which says if a record is read."""
-    view = f"_eo_where_{hashlib.sha256(where.encode()).hexdigest()[:16]}"
-    known = _conditions.setdefault(spark, set())
-    if view not in known:
-        condition = F.expr(f"coalesce(({where}\n), false)")  # a comment may end it
-        _shape(spark).withColumns(condition_columns()).select(condition).createOrReplaceTempView(
-            view
-        )
-        known.add(view)
+def mentions_headers(where: str | None) -> bool:
+    """Return whether the condition may be of headers."""
+    return where is not None and ("headers" in where.lower() or "*" in where)
+
+
+def view_of_conditions(spark: SparkSession, conditions: Sequence[str]) -> str:
+    """Return the name of a temporary view with a column for each of the SQL expressions, what they
+    say of a record; tasks evaluate it.
+    """
+    view = f"_eo_where_{hashlib.sha256(json.dumps(conditions).encode()).hexdigest()[:16]}"
+    views = _conditions.setdefault(spark, set())
+    if view not in views:
+        headers = F.call_function(_HEADER_TEXTS, F.col("headers"))
+        records = _shape(spark).withColumns(condition_columns() | {"headers": headers})
+        columns = [F.expr(condition).alias(f"c{n}") for n, condition in enumerate(conditions)]
+        records.select(*columns).createOrReplaceTempView(view)
+        views.add(view)
     return view
 
 

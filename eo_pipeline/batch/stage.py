@@ -217,7 +217,7 @@ class Stager:
             or sum(offset_range.span for offset_range in entry.ranges) <= self.fetched_max
         )
         few = few or self.reads_alone
-        fast_path = self._fast_path(entry, few=few)
+        fast_path = self.fast_path(entry, few=few)
         if fast_path and (
             staged_fast := fast_path.stage(
                 spark, entry, attempt, self._tasks, had_bad_records=self.had_bad_records
@@ -249,7 +249,7 @@ class Stager:
         remedy = "The transform made other rows of the same records the second time"
         raise refused(staged, self.source, self.sink, remedy)
 
-    def _fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
+    def fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
         needs_plan = self.transform or self.resolvers or self.bounds or self.reads_alone
         if needs_plan or self._needs_plan(entry):

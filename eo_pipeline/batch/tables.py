@@ -16,16 +16,18 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.code_version import code_version_of_tables
 from eo_pipeline.batch.read import condition_columns, frame_of, read_ranges
+from eo_pipeline.batch.split import read_together
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
-from eo_pipeline.errors import BadRecordError, ConfigError, TransformError
+from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError, TransformError
 from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
-from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error
+from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error, staging_settings
 from eo_pipeline.spark.errors import error_text
 from eo_pipeline.spark.interrupts import cores
+from eo_pipeline.spark.origins import origins
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput
 
@@ -42,6 +44,8 @@ class ReadTotals(NamedTuple):
     key_bytes: int
     rest: int
     taken: Mapping[str, int]
+    #: coordinates of the first record that no table takes, if there is one
+    first: tuple[str, int, int] = ("", 0, 0)
 
     @classmethod
     def of(cls, parts: Iterable[Counts]) -> Self:
@@ -80,14 +84,20 @@ class TablesStager:
         """
         parts = {name: self._part(name, entry) for name in self.tables}
         covering = self._covering(parts, entry)
-        counted = None
-        if covering is None or any(stager.where for stager in self._takers.values()):
-            counted = self._counted(spark, entry)
+        counted, staged_together = self._together(spark, entry, attempt, parts)
+        is_split = covering is None or any(stager.where for stager in self._takers.values())
+        if counted is None and is_split:
+            counted = self.count(spark, entry.pipeline, entry.ranges, entry.topic_ids)
+        if counted:
+            self._refuse_rest(entry, counted)
         outputs, counts = {}, {}
         for name, part in parts.items():
             taken = counted.taken[name] if counted else name in self._takers
             if not part.ranges or not taken:
                 counts[name] = Counts(rows_total=part.counts.rows_total)
+                continue
+            if name in staged_together:
+                outputs[name], counts[name] = staged_together[name]
                 continue
             files = attempt.of_table(name) if attempt else None
             outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
@@ -138,16 +148,53 @@ class TablesStager:
         covered = [offset_range for ranges in by_ranges for offset_range in ranges]
         return [*by_ranges.values()] if sorted(covered) == sorted(entry.ranges) else None
 
-    def _counted(self, spark: SparkSession, entry: LedgerEntry) -> ReadTotals:
-        """Count the records by a Spark job of its own, before any table is staged: one that takes
-        no record costs nothing.
+    def _together(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        parts: Mapping[str, LedgerEntry],
+    ) -> tuple[ReadTotals | None, Mapping[str, tuple[StagedOutput, Counts]]]:
+        """Stage what one read can stage of all tables, and count what each takes; None and nothing
+        if it cannot, or need not. A table that takes no record costs nothing.
+
+        Raises:
+            ConfigError: the ``where`` of a table fails.
+            EoPipelineError: another error of :meth:`stage`.
+        """
+        try:
+            with staging_settings(spark), origins(enabled=False):
+                together = read_together(spark, self.source, self._takers, parts, entry, attempt)
+        except SPARK_ERRORS as error:
+            if is_of_odd_times(error):
+                return None, {}
+            job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
+            raise self._error(spark, error, entry.pipeline, job) from error
+        if together is None:
+            return None, {}
+        counted = dict(together.counted)
+        counted["taken"] |= dict.fromkeys(self.tables.keys() - {*self._takers}, counted["rest"])
+        return ReadTotals(**counted), together.staged
+
+    def _error(
+        self, spark: SparkSession, error: Exception, pipeline: str, job: str
+    ) -> EoPipelineError:
+        """Return the error of ours for Spark's ``error``, which is of a condition perhaps."""
+        failure = job_error(spark, error, job)
+        if not isinstance(failure, TransformError):
+            return failure
+        return self._of_condition(error, pipeline) or job_error(
+            spark, error, job, transformed=False
+        )
+
+    def _refuse_rest(self, entry: LedgerEntry, totals: ReadTotals) -> None:
+        """Return if no record is left, or may be.
 
         Raises:
             BadRecordError: see :meth:`stage`.
         """
-        totals, first = self.count(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         if totals.rest and self.rest == "fail":
-            topic, partition, offset = first
+            topic, partition, offset = totals.first
             raise BadRecordError(
                 f"Pipeline {entry.pipeline!r}: no table takes {totals.rest:,} records, the first "
                 f"one {topic}[{partition}] offset {offset}. Nothing was committed. Let a table "
@@ -155,7 +202,6 @@ class TablesStager:
                 "dead_letter, or ignore.",
                 count=totals.rest,
             )
-        return totals
 
     def count(
         self,
@@ -163,9 +209,8 @@ class TablesStager:
         pipeline: str,
         ranges: Sequence[OffsetRange],
         topic_ids: Mapping[str, str],
-    ) -> tuple[ReadTotals, tuple[str, int, int]]:
-        """Count the records of ``ranges``; return also the coordinates of the first record that no
-        table takes, if there is one.
+    ) -> ReadTotals:
+        """Count the records of ``ranges``, by Spark's plan.
 
         Raises:
             ConfigError: the ``where`` of a table fails.
@@ -184,13 +229,12 @@ class TablesStager:
                 alone = fetched_alone(self.source, ranges, pipeline)
                 return self._count(spark, frame_of(spark, alone.records, cores(spark) or 1))
         except SPARK_ERRORS as error:
-            failure = job_error(spark, error, job)
-            if isinstance(failure, TransformError):
-                raise self._of_condition(error, pipeline) from error
-            raise failure from error
+            raise self._error(spark, error, pipeline, job) from error
 
-    def _of_condition(self, error: Exception, pipeline: str) -> ConfigError:
-        """Return the error that names the tables whose ``where`` may have failed."""
+    def _of_condition(self, error: Exception, pipeline: str) -> ConfigError | None:
+        """Return the error of a ``where`` that failed, with the name of its table; None if it is of
+        something else.
+        """
         conditions = {n: s.where for n, s in self._takers.items() if s.where is not None}
         fragments = (
             [context.fragment() for context in error.getQueryContext()]
@@ -198,15 +242,15 @@ class TablesStager:
             else []
         )
         failed = [n for n, where in conditions.items() if any(f in where for f in fragments if f)]
+        if not failed:
+            return None
         return ConfigError(
-            f"Pipeline {pipeline!r}: where of table {', '.join(failed or conditions)} fails: "
+            f"Pipeline {pipeline!r}: where of table {', '.join(failed)} fails: "
             f"{error_text(error, 1)} Nothing was committed. Correct it; try_cast and the like give "
             "null for a value that does not fit, and the table does not take that record."
         )
 
-    def _count(
-        self, spark: SparkSession, raw: DataFrame
-    ) -> tuple[ReadTotals, tuple[str, int, int]]:
+    def _count(self, spark: SparkSession, raw: DataFrame) -> ReadTotals:
         sizes = {"_eo_bytes": F.length("value"), "_eo_key_bytes": F.length("key")}
         names = [*self._takers]
         conditions = [s.source.takes(s.where) for s in self._takers.values()]
@@ -228,12 +272,12 @@ class TablesStager:
         rows = {row["number"]: row for row in interruptible(spark, grouped.collect)}
         rest = rows.get(None)
         left = rest["taken"] if rest else 0
-        totals = ReadTotals(
+        return ReadTotals(
             records=sum(row["records"] for row in rows.values()),
             bytes=sum(row["bytes"] for row in rows.values()),
             key_bytes=sum(row["keys"] for row in rows.values()),
             rest=left,
             taken={name: rows[at]["taken"] if at in rows else 0 for at, name in enumerate(names)}
             | dict.fromkeys(self.tables.keys() - {*names}, left),
+            first=tuple(rest["first"]) if rest else ("", 0, 0),
         )
-        return totals, rest["first"] if rest else ("", 0, 0)

@@ -95,7 +95,7 @@ class Staged:
 class PlanStager(Stager):
     """By Spark's plan alone."""
 
-    def _fast_path(self, *_: object, **__: object) -> None: ...
+    def fast_path(self, *_: object, **__: object) -> None: ...
 
     def _native_decoder(self, *_: object) -> None: ...
 
@@ -151,7 +151,7 @@ class World:
     ) -> Staged | None:
         """None: it is left to Spark's plan. ``held``: in memory."""
         entry, attempt = entry or self.entry(), None if held else self._attempt()
-        direct = stager._fast_path(entry, few=False)
+        direct = stager.fast_path(entry, few=False)
         done = direct.stage(self.spark, entry, attempt, stager._tasks) if direct else None
         if done is None:
             return None

@@ -88,6 +88,7 @@ def test_few_files_use_the_packages_java(package: dict[str, Module]) -> None:
         "eo_pipeline.batch.fast_path",
         "eo_pipeline.batch.native_decode",
         "eo_pipeline.batch.output",
+        "eo_pipeline.batch.split",
         "eo_pipeline.batch.stage",
         "eo_pipeline.batch.warmup",
         "eo_pipeline.spark.launch",

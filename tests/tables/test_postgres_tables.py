@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from eo_pipeline.audit import FindingKind
+from eo_pipeline.batch.split import split
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -366,6 +367,69 @@ def test_records_that_no_table_takes_are_dead_letters_of_their_own(shop: Shop) -
         shop.pipeline(tables=some_only(shop), rest="dead_letter", source=limited).run()
 
 
+@pytest.mark.core(only=["0"])
+@pytest.mark.parametrize("inline_records", [0, 10_000])
+def test_one_read_serves_tables_that_overlap_each_as_if_it_were_alone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, inline_records: int
+) -> None:
+    """Bad records are those of the tables that take them, and make no other table read again."""
+    producer = Producer({"bootstrap.servers": shop.kafka})
+    for number in range(90):
+        value = b'{"id": %d, "more": 1}' % number if number % 30 else b"no JSON"
+        headers: list[tuple[str, str | bytes | None]] = [("kind", "abc"[number % 3])]
+        producer.produce(shop.orders, value, partition=number % 4, headers=headers)
+    assert producer.flush(60) == 0
+    decoded = {"topics": shop.orders, "value_schema": "id BIGINT NOT NULL"}
+    lenient = {**decoded, "on_bad_record": "dead_letter"}
+    tables = [
+        {"name": "b", "where": "headers['kind'] = 'b'", **decoded},
+        {"name": "a", "where": "headers['kind'] = 'a'", **lenient},
+        {"name": "all_of_them", **lenient},
+        {"name": "late", "where": "offset > 1000", **decoded},
+    ]
+    reads, alone = list[list[str]](), list[str]()
+    stage = Stager.stage
+
+    def noted(stager: Stager, *arguments: Any) -> Any:
+        alone.append(stager.sink.table_name)
+        return stage(stager, *arguments)
+
+    def counted(*arguments: Any) -> Any:
+        done = split(*arguments)
+        reads.append(sorted(done.staged))
+        return done
+
+    monkeypatch.setattr(Stager, "stage", noted)
+    monkeypatch.setattr("eo_pipeline.batch.split.split", counted)
+    pipeline = shop.pipeline(tables=tables, rest="ignore", inline_records=inline_records)
+    pipeline.run()
+    ids = {
+        name: [i for (i,) in shop.table.query(f"select id from sales.{name} order by id")]
+        for name in ("b", "a", "all_of_them")
+    }
+    good = [number for number in range(90) if number % 30]
+    assert ids == {
+        "b": [n for n in good if n % 3 == 1],
+        "a": [n for n in good if n % 3 == 0],
+        "all_of_them": good,
+    }
+    head = pipeline.head()
+    assert head is not None
+    counts = {n: (c.records, c.rows, c.dead_letters) for n, c in head.counts.tables.items()}
+    assert counts["b"] == (30, 30, 0)
+    assert counts["a"] == (30, 27, 3)
+    assert counts["all_of_them"] == (90, 87, 3)
+    assert (head.counts.records, head.counts.rest) == (90, 0)
+    assert reads == [["b"]], "the others have records to judge, the first time"
+    assert alone == ["sales.a", "sales.all_of_them"]
+    assert pipeline.audit().passed
+    producer.produce(shop.orders, b'{"id": 90}', partition=1, headers=[("kind", "a")])
+    assert producer.flush(60) == 0
+    pipeline.run()
+    assert alone == ["sales.a", "sales.all_of_them"] if not inline_records else reads[1:]
+    assert shop.table.query("select count(*) from sales.a where id = 90") == [(1,)]
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -413,8 +477,8 @@ def test_a_table_that_takes_no_record_costs_no_spark_job(
     shop.write(3)
     pipeline = shop.pipeline(tables=[*shares, customers])
     pipeline.run()
-    taken = [f"sales.orders_{share}" for share in range(3)]
-    assert staged == [*taken, "sales.customers"]
+    # customers, without a transform, are staged by the read that counts
+    assert staged == [f"sales.orders_{share}" for share in range(3)]
     assert shop.table.query("select to_regclass('sales.orders_3')") == [(None,)]
     head = pipeline.head()
     assert head is not None

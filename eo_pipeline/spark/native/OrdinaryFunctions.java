@@ -12,7 +12,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /**
  * A catalog of Spark's that has a function for every schema: its name in the namespace "json" is
  * what {@link OrdinaryJson} is to read, so that none need be registered; in the namespace "rows" one
- * that counts into the {@link Totals} of its name; and in the namespace "texts" {@link TextCheck}.
+ * that counts into the {@link Totals} of its name; and in the namespace "texts" {@link TextCheck}
+ * and {@link HeaderTexts}.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
@@ -36,8 +37,11 @@ public class OrdinaryFunctions implements FunctionCatalog {
         if (Arrays.equals(identifier.namespace(), new String[] {"rows"})) {
             return new Ready(new RowCounting(told));
         }
-        boolean checks = Arrays.equals(identifier.namespace(), new String[] {"texts"});
-        return new Ready(checks ? (ScalarFunction) new TextCheck() : new OrdinaryJson(told));
+        if (Arrays.equals(identifier.namespace(), new String[] {"texts"})) {
+            boolean isOfHeaders = told.equals("headers");
+            return new Ready(isOfHeaders ? (ScalarFunction) new HeaderTexts() : new TextCheck());
+        }
+        return new Ready(new OrdinaryJson(told));
     }
 
     /** A function that is the same for all arguments. */

@@ -46,6 +46,7 @@ class RangeStager implements PartitionReader {
 
     private final PartitionReaderFactory kafka;
     private final InputPartition[] ranges;
+    private boolean isFirst;
     private final Staging staging;
     private final Configuration conf;
     private final int[] kinds;
@@ -88,10 +89,7 @@ class RangeStager implements PartitionReader {
             for (int i = 0; i < ranges.length && why == null; i++) {
                 stage(ranges[i]);
             }
-            if (writer != null) {
-                writer.finish();
-            }
-            tell(TaskContext.get().taskMetrics());
+            finish();
         } finally {
             close();
         }
@@ -101,19 +99,39 @@ class RangeStager implements PartitionReader {
     private void stage(InputPartition range) throws IOException {
         PartitionReader reader = kafka.createReader(range);
         try {
-            boolean isFirst = true;
+            begin();
             while (why == null && reader.next()) {
-                InternalRow record = (InternalRow) reader.get();
-                if (isFirst && row.length > staging.fields + 1) {
-                    row[staging.fields + 1] = record.getUTF8String(KafkaRanges.TOPIC).copy();
-                    row[staging.fields + 2] = new Integer(record.getInt(KafkaRanges.PARTITION));
-                }
-                isFirst = false;
-                why = staged(record);
+                put((InternalRow) reader.get());
             }
         } finally {
             reader.close();
         }
+    }
+
+    /** The next record is the first one of a range. */
+    void begin() {
+        isFirst = true;
+    }
+
+    /** Stages a record, unless it is known that nothing of this counts. */
+    void put(InternalRow record) throws IOException {
+        if (why != null) {
+            return;
+        }
+        if (isFirst && row.length > staging.fields + 1) {
+            row[staging.fields + 1] = record.getUTF8String(KafkaRanges.TOPIC).copy();
+            row[staging.fields + 2] = new Integer(record.getInt(KafkaRanges.PARTITION));
+        }
+        isFirst = false;
+        why = staged(record);
+    }
+
+    /** There are no more records. */
+    void finish() throws IOException {
+        if (writer != null) {
+            writer.finish();
+        }
+        tell(TaskContext.get().taskMetrics());
     }
 
     /** Null, or why it is not staged here. */
@@ -229,16 +247,21 @@ class RangeStager implements PartitionReader {
         HashMap counted = decoder.counted();
         metrics.inputMetrics().incRecordsRead(((Long) counted.get("records")).longValue());
         metrics.inputMetrics().incBytesRead(decoder.bytes());
-        metrics.outputMetrics().setRecordsWritten(hashes.rows());
+        metrics.outputMetrics().setRecordsWritten(metrics.outputMetrics().recordsWritten() + hashes.rows());
         hashes.tell(counted);
         part = Totals.json(counted);
     }
 
     public Object get() {
-        return new GenericInternalRow(new Object[] {
+        return new GenericInternalRow(told());
+    }
+
+    /** The values of {@link #TOLD}. */
+    Object[] told() {
+        return new Object[] {
             UTF8String.fromString(why), UTF8String.fromString(file),
             held == null || why != null ? null : held.bytes(), UTF8String.fromString(part)
-        });
+        };
     }
 
     public void close() throws IOException {

@@ -1,0 +1,217 @@
+"""One read for several tables: each record is staged for every table that takes it.
+
+The tasks that read Kafka (``SplitRanges.java``) evaluate the conditions of all tables at once, and
+stage the rows of those whose records are their rows, as the fast path does; of the others they
+count the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row, SparkSession
+
+from eo_pipeline.batch.fast_path import FastPath, Prepared
+from eo_pipeline.batch.native_decode import is_of_one_record, mentions_headers, view_of_conditions
+from eo_pipeline.batch.read import hide_secrets, range_options, tasks_for
+from eo_pipeline.batch.stage import Stager
+from eo_pipeline.kafka.planner import Tasks
+from eo_pipeline.kafka.source import KafkaSource
+from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.spark import interruptible, session_on_server
+from eo_pipeline.spark.interrupts import cores
+from eo_pipeline.spark.native_jar import has_source
+from eo_pipeline.staging.attempt import Attempt
+from eo_pipeline.staging.rows import StagedOutput
+
+FORMAT = "eo.pipeline.SplitRanges"
+
+#: Most tables that are prepared for one read before it is known which of them take records.
+_TOGETHER_MAX = 16
+
+#: Tables that one number has bits for.
+_BITS = 62
+
+#: Number of the row that counts what was read.
+_READ = -1
+
+
+class Member(NamedTuple):
+    """A table: the condition on which it takes a record, SQL that is never null; the fast path of
+    its rows, if there is one; its part of the entry; whether the checkpoint before had bad records.
+    """
+
+    takes: str
+    fast_path: FastPath | None
+    part: LedgerEntry
+    had_bad_records: bool
+
+
+class Split(NamedTuple):
+    """Result of one read: what was ``counted`` over all tasks, with ``taken`` by the tables' names;
+    and what is staged, by the name of its table.
+    """
+
+    counted: Mapping[str, Any]
+    staged: Mapping[str, tuple[StagedOutput, Counts]]
+
+
+def read_together(
+    spark: SparkSession,
+    source: KafkaSource,
+    stagers: Mapping[str, Stager],
+    parts: Mapping[str, LedgerEntry],
+    entry: LedgerEntry,
+    attempt: Attempt | None,
+) -> Split | None:
+    """Read ``entry.ranges`` for the tables of ``stagers``, whose entries are ``parts``; None if the
+    tasks cannot tell the tables apart, or no two tables are staged so and none need be told apart.
+
+    Raises:
+        BadRecordError: by the source's policy.
+        PySparkException: the job failed, perhaps because of a condition.
+    """
+    if any(s.reads_alone or not is_of_one_record(s.where) for s in stagers.values()):
+        return None
+    if not has_source(spark, FORMAT):
+        return None
+    span = sum(offset_range.span for offset_range in entry.ranges)
+    fast_paths = {
+        name: stager.fast_path(parts[name], few=attempt is None or span <= stager.fetched_max)
+        for name, stager in stagers.items()
+    }
+    together = [name for name, fast_path in fast_paths.items() if fast_path]
+    if len(together) < 2 and all(stager.where is None for stager in stagers.values()):
+        return None
+    sizes = [s.record_bytes for s in stagers.values() if s.record_bytes is not None]
+    tasks = Tasks.of(entry.ranges, cores(spark), max(sizes, default=None), entry.offsets)
+
+    def read(names: Collection[str]) -> Split:
+        members = {
+            name: Member(
+                stager.source.takes(stager.where),
+                fast_paths[name] if name in names else None,
+                parts[name],
+                stager.had_bad_records,
+            )
+            for name, stager in stagers.items()
+        }
+        return split(spark, source, members, entry, attempt, tasks)
+
+    # the rows of a table take time to prepare: of many, those that take none are left out
+    if len(together) <= _TOGETHER_MAX:
+        return read(together)
+    counted_alone = read(())
+    taking = [name for name in together if counted_alone.counted["taken"][name]]
+    return read(taking) if len(taking) > 1 else counted_alone
+
+
+def split(
+    spark: SparkSession,
+    source: KafkaSource,
+    members: Mapping[str, Member],
+    entry: LedgerEntry,
+    attempt: Attempt | None,
+    tasks: Tasks,
+) -> Split:
+    """Read ``entry.ranges`` once, and stage the rows of the tables with a fast path that serves.
+
+    Raises:
+        BadRecordError: by the source's policy.
+        PySparkException: the job failed, perhaps because of a condition.
+    """
+    prepared = {
+        name: ready
+        for name, member in members.items()
+        if member.fast_path
+        and member.part.ranges
+        and (ready := _prepared(spark, name, member, attempt, tasks))
+    }
+    tasks = tasks_for(source, tasks)
+    options = range_options(
+        source,
+        entry.ranges,
+        pipeline=entry.pipeline,
+        topic_ids=entry.topic_ids,
+        partition_count=max(len(entry.offsets), len(entry.ranges)),
+        tasks=tasks,
+        record_bytes=None,
+    )
+    with_headers = any(mentions_headers(member.takes) for member in members.values()) or any(
+        ready.decoder.reads_headers for ready in prepared.values()
+    )
+    options |= {
+        "includeHeaders": str(with_headers).lower(),
+        "eo.tables": str(len(members)),
+        "eo.conditions": view_of_conditions(spark, _bits(members)),
+    }
+    if tasks.shared_by is not None:
+        options["eo.tasks"] = str(tasks.shared_by)
+    for number, name in enumerate(members):
+        if name in prepared:
+            options |= _of_table(prepared[name].options, number)
+    if attempt and (session := session_on_server(spark)):
+        attempt.runs_in(session)
+    hide_secrets(spark)
+    frame = spark.read.format(FORMAT).options(**options).load()
+    results = interruptible(spark, frame.collect, attempt.name if attempt else None)
+    by_number: dict[int, list[Row]] = {}
+    for row in results:
+        by_number.setdefault(row["number"], []).append(row)
+    counted, staged = _counted([*members], by_number.get(_READ, [])), {}
+    for number, (name, member) in enumerate(members.items()):
+        if member.fast_path and name in prepared and counted["taken"][name]:
+            files = attempt.of_table(name) if attempt else None
+            rows = by_number.get(number, [])
+            collected = member.fast_path.collected(rows, prepared[name], member.part, files)
+            if collected is not None:
+                staged[name] = collected
+    return Split(counted, staged)
+
+
+def _bits(members: Mapping[str, Member]) -> list[str]:
+    """Return SQL expressions of numbers, whose bits say which tables take a record; see
+    ``SplitRanges.java``. One for each table would take seconds to analyze.
+    """
+    conditions = [member.takes for member in members.values()]
+    return [
+        " | ".join(
+            f"if({takes}, {1 << n}L, 0L)"
+            for n, takes in enumerate(conditions[first : first + _BITS])
+        )
+        for first in range(0, len(conditions), _BITS)
+    ]
+
+
+def _prepared(
+    spark: SparkSession, name: str, member: Member, attempt: Attempt | None, tasks: Tasks
+) -> Prepared | None:
+    assert member.fast_path is not None
+    files = attempt.of_table(name) if attempt else None
+    return member.fast_path.prepared(
+        spark, member.part, files, lambda *_: tasks, had_bad_records=member.had_bad_records
+    )
+
+
+def _of_table(options: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return our own ``options`` of a table as those of table ``number``; it takes what it is
+    given.
+    """
+    return {
+        f"eo.table.{number}.{name.removeprefix('eo.')}": value
+        for name, value in options.items()
+        if name.startswith("eo.") and name not in ("eo.where", "eo.tasks")
+    }
+
+
+def _counted(names: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
+    parts = [json.loads(row["part"]) for row in rows]
+    sums = {
+        name: sum(part[name] for part in parts)
+        for name in ("records", "bytes", "key_bytes", "rest")
+    }
+    firsts = [tuple(part["first"]) for part in parts if part["first"]]
+    taken = {name: sum(part["taken"][n] for part in parts) for n, name in enumerate(names)}
+    return {**sums, "first": min(firsts, default=("", 0, 0)), "taken": taken}
