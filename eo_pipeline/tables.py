@@ -107,22 +107,23 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
     topics = source.get("topics") or _named(tables)
-    if config.get("rest") == "dead_letter":
-        with _located(errors, "rest"):
-            name = f"{config.get('name')}{REST_SUFFIX}"
-            read = source if "topic_pattern" in source else source | {"topics": topics}
-            tables.append(_rest(name, read, tables))
-            fields = store.table_fields(_shared(store, sink), str(config.get("name")), name)
-            members[name] = validate_sink(fields).one_of_several().without_rows()
     common = {name: value for name, value in source.items() if name not in _DECODING}
     if "topic_pattern" not in source:
         common["topics"] = topics
+    common |= {"value_format": "raw"}
+    if config.get("rest") == "dead_letter":
+        with _located(errors, "rest"):
+            name = f"{config.get('name')}{REST_SUFFIX}"
+            limit = {k: v for k, v in source.items() if k == "dead_letter_limit"}
+            tables.append(_rest(name, common | limit, tables))
+            shared = {k: v for k, v in sink.items() if k not in store.of_one_table}
+            fields = store.table_fields(shared, str(config.get("name")), name)
+            members[name] = validate_sink(fields).one_of_several().without_rows()
     with _located(errors, "tables"):
         _refuse_names(tables, one_or_more(topics) if "topic_pattern" not in source else None)
         together = TablesSink.model_validate({"members": members})
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
-    common |= {"value_format": "raw"}
     return {**config, "tables": tables, "source": common, "sink": together}
 
 
@@ -142,21 +143,11 @@ def _store(sink: Mapping[str, Any]) -> type[Sink]:
 
 
 def _rest(name: str, source: Mapping[str, Any], tables: Sequence[Table]) -> Table:
-    """Return the table of the records that none of ``tables`` takes."""
+    """Return the table of the records of ``source`` that none of ``tables`` takes."""
     conditions = [table.source.takes(table.where) for table in tables if table.source]
-    common = {field: value for field, value in source.items() if field not in _DECODING}
-    if "dead_letter_limit" in source:
-        common |= {"dead_letter_limit": source["dead_letter_limit"]}
-    read = KafkaSource.model_validate(
-        common | {"value_format": "raw", "on_bad_record": "dead_letter"}
-    )
+    read = KafkaSource.model_validate({**source, "on_bad_record": "dead_letter"})
     where = f"NOT ({' OR '.join(conditions)})"
     return Table(name=name, where=where, source=read, takes_rest=True)
-
-
-def _shared(store: type[Sink], sink: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``sink`` without those that are of one table."""
-    return {name: value for name, value in sink.items() if name not in store.of_one_table}
 
 
 def _allowed(store: type[Sink], fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from eo_pipeline.batch.native_decode import (
     NativeDecoder,
     hadoop_options,
     read_counts,
+    results_of,
 )
 from eo_pipeline.batch.output import PARQUET, marked, materialize
 from eo_pipeline.batch.read import hide_secrets
@@ -42,7 +43,6 @@ from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
     path_to_write,
-    session_on_server,
     with_known_schema,
 )
 from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_source
@@ -205,12 +205,9 @@ class CountedRows:
             "eo.folder": path_to_write(folder),
             **hadoop_options(spark, folder),
         }
-        if session := session_on_server(spark):
-            attempt.runs_in(session)
         frame.createOrReplaceTempView(view)
         try:
-            staging = spark.read.format(_STAGED).options(**options).load()
-            return interruptible(spark, staging.collect, attempt.name)
+            return results_of(spark, _STAGED, options, attempt)
         finally:
             spark.catalog.dropTempView(view)
 

@@ -36,9 +36,9 @@ from eo_pipeline.batch.native_decode import (
     hadoop_options,
     judged,
     read_counts,
+    results_of,
 )
 from eo_pipeline.batch.output import check_names
-from eo_pipeline.batch.read import hide_secrets
 from eo_pipeline.batch.validation import refuse_bad
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
@@ -47,9 +47,7 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.sinks.columns import JSON_OPTIONS, ColumnLimits, JsonRows
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
-    interruptible,
     path_to_write,
-    session_on_server,
     with_known_schema,
 )
 from eo_pipeline.spark.native_jar import has_source
@@ -96,7 +94,9 @@ class FileColumns:
 
 
 class Prepared(NamedTuple):
-    """Tasks that stage the rows of one table: options, columns of their files, what decodes."""
+    """Tasks that stage the rows of one table: options of decoding and staging, columns of their
+    files, what decodes.
+    """
 
     options: Mapping[str, str]
     file_columns: FileColumns
@@ -167,19 +167,15 @@ class FastPath:
         """
         if not has_source(spark, FORMAT):
             return None
-        prepared = self.prepared(spark, entry, attempt, share, had_bad_records=had_bad_records)
+        prepared = self.prepared(spark, entry, attempt, had_bad_records=had_bad_records)
         while prepared is not None:
-            if attempt and (session := session_on_server(spark)):
-                attempt.runs_in(session)
-            hide_secrets(spark)
-            rows = spark.read.format(FORMAT).options(**prepared.options).load()
-            results = interruptible(spark, rows.collect, attempt.name if attempt else None)
+            tasks, decoder = share(spark, entry.ranges, entry.offsets), prepared.decoder
+            options = decoder.options_of_read(spark, entry, tasks, self.record_bytes)
+            results = results_of(spark, FORMAT, {**options, **prepared.options}, attempt)
             staged = self.collected(results, prepared, entry, attempt)
-            if staged is not None:
+            if staged is not None or attempt is None or decoder.judges:
                 return staged
-            again = self.prepared(spark, entry, attempt, share) if attempt else None
-            # with a judge it may be done; with one it was not
-            prepared = again if again and not prepared.decoder.judges else None
+            prepared = self.prepared(spark, entry, attempt)  # perhaps with a judge
         return None
 
     def prepared(
@@ -187,12 +183,11 @@ class FastPath:
         spark: SparkSession,
         entry: LedgerEntry,
         attempt: Attempt | None,
-        share: Share,
         *,
         had_bad_records: bool = False,
     ) -> Prepared | None:
-        """Return the options of the tasks that stage ``entry.ranges``; None if Spark's plan must.
-        Arguments and errors: see :meth:`stage`.
+        """Return what tasks that stage ``entry.ranges`` need besides the ranges; None if Spark's
+        plan must stage them. Arguments and errors: see :meth:`stage`.
         """
         if _planned.has(entry, self.sink):
             return None
@@ -204,9 +199,8 @@ class FastPath:
             return None
         decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges, where=self.where)
         assert decoder is not None, "flat JSON is decoded by tasks"
-        tasks = share(spark, entry.ranges, entry.offsets)
         options = {
-            **decoder.options(spark, entry, attempt, tasks, self.record_bytes),
+            **decoder.decode_options(spark, entry, attempt),
             **self._row_options(),
             **file_columns.options(),
             **_file_options(spark, attempt),

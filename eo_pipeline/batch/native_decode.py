@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -37,7 +37,7 @@ from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
 from eo_pipeline.batch.decode import decode, key_names, key_schema, refuse_common_names
 from eo_pipeline.batch.decode_json import is_native, native_parameters, read_as
-from eo_pipeline.batch.read import condition_columns, range_options, tasks_for
+from eo_pipeline.batch.read import condition_columns, hide_secrets, range_options, tasks_for
 from eo_pipeline.batch.spark_schema import typed_source, value_schema
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.errors import SparkJobError
@@ -48,7 +48,13 @@ from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Checksum, LedgerEntry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.spark import options_of, parquet_options, path_to_write
+from eo_pipeline.spark import (
+    interruptible,
+    options_of,
+    parquet_options,
+    path_to_write,
+    session_on_server,
+)
 from eo_pipeline.spark.native_jar import FUNCTION_CATALOG
 from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedTable
@@ -242,34 +248,35 @@ class NativeDecoder:
         tasks: Tasks,
         record_bytes: float | None,
     ) -> dict[str, str]:
-        """Return the options of a data source that reads ``entry.ranges``, by ``tasks``; with the
-        records' headers if decoding needs them.
+        """Return the options of a data source that reads ``entry.ranges`` by ``tasks`` and decodes
+        them.
         """
+        options = self.options_of_read(spark, entry, tasks, record_bytes)
+        return options | self.decode_options(spark, entry, attempt)
+
+    def options_of_read(
+        self, spark: SparkSession, entry: LedgerEntry, tasks: Tasks, record_bytes: float | None
+    ) -> dict[str, str]:
+        """Return those of :meth:`options` that say which records are read."""
+        options = read_options(self.source, entry, tasks, record_bytes, headers=self.reads_headers)
+        if self.where is not None:
+            # a comment may end it
+            condition = f"coalesce(({self.where}\n), false)"
+            options["eo.where"] = view_of_conditions(spark, [condition])
+        return options
+
+    def decode_options(
+        self, spark: SparkSession, entry: LedgerEntry, attempt: Attempt | None
+    ) -> dict[str, str]:
+        """Return those of :meth:`options` that say how a record is decoded."""
         source = self.source
-        tasks = tasks_for(source, tasks)
-        options = range_options(
-            source,
-            entry.ranges,
-            pipeline=entry.pipeline,
-            topic_ids=entry.topic_ids,
-            partition_count=max(len(entry.offsets), len(entry.ranges)),
-            tasks=tasks,
-            record_bytes=record_bytes,
-        )
-        options |= {
-            "includeHeaders": str(self.reads_headers).lower(),
+        options = {
             "eo.columns": self.columns.json(),
             "eo.skips_tombstones": str(source.tombstones == "skip").lower(),
             "eo.fails_unknown": str(source.unknown_fields == "fail").lower(),
             "eo.checkpoint": str(entry.checkpoint),
         }
         options |= self._ordinary_options()
-        if self.where is not None:
-            # a comment may end it
-            condition = f"coalesce(({self.where}\n), false)"
-            options["eo.where"] = view_of_conditions(spark, [condition])
-        if tasks.shared_by is not None:
-            options["eo.tasks"] = str(tasks.shared_by)
         if self.judge is None:
             return options
         options["eo.schemas"] = str(len(self.judge.schemas.by_registry))
@@ -366,6 +373,44 @@ def read_counts(
         unknown_fields=tuple(sorted(names)[:NAMES_MAX]),
         metrics=metrics,
     )
+
+
+def read_options(
+    source: KafkaSource,
+    entry: LedgerEntry,
+    tasks: Tasks,
+    record_bytes: float | None,
+    *,
+    headers: bool,
+) -> dict[str, str]:
+    """Return the options of a data source of this package that reads ``entry.ranges`` by ``tasks``,
+    with the records' ``headers``.
+    """
+    tasks = tasks_for(source, tasks)
+    options = range_options(
+        source,
+        entry.ranges,
+        pipeline=entry.pipeline,
+        topic_ids=entry.topic_ids,
+        partition_count=max(len(entry.offsets), len(entry.ranges)),
+        tasks=tasks,
+        record_bytes=record_bytes,
+    )
+    options["includeHeaders"] = str(headers).lower()
+    if tasks.shared_by is not None:
+        options["eo.tasks"] = str(tasks.shared_by)
+    return options
+
+
+def results_of(
+    spark: SparkSession, data_source: str, options: Mapping[str, str], attempt: Attempt | None
+) -> list[Row]:
+    """Return the rows of a data source whose tasks stage files for ``attempt``."""
+    if attempt and (session := session_on_server(spark)):
+        attempt.runs_in(session)
+    hide_secrets(spark)
+    rows = spark.read.format(data_source).options(**options).load()
+    return interruptible(spark, rows.collect, attempt.name if attempt else None)
 
 
 def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:

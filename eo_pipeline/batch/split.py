@@ -13,14 +13,18 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
-from eo_pipeline.batch.fast_path import FastPath, Prepared
-from eo_pipeline.batch.native_decode import is_of_one_record, mentions_headers, view_of_conditions
-from eo_pipeline.batch.read import hide_secrets, range_options, tasks_for
+from eo_pipeline.batch.fast_path import FastPath
+from eo_pipeline.batch.native_decode import (
+    is_of_one_record,
+    mentions_headers,
+    read_options,
+    results_of,
+    view_of_conditions,
+)
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
-from eo_pipeline.spark import interruptible, session_on_server
 from eo_pipeline.spark.interrupts import cores
 from eo_pipeline.spark.native_jar import has_source
 from eo_pipeline.staging.attempt import Attempt
@@ -86,7 +90,8 @@ def read_together(
     if len(together) < 2 and all(stager.where is None for stager in stagers.values()):
         return None
     sizes = [s.record_bytes for s in stagers.values() if s.record_bytes is not None]
-    tasks = Tasks.of(entry.ranges, cores(spark), max(sizes, default=None), entry.offsets)
+    record_bytes = max(sizes, default=None)
+    tasks = Tasks.of(entry.ranges, cores(spark), record_bytes, entry.offsets)
 
     def read(names: Collection[str]) -> Split:
         members = {
@@ -98,7 +103,7 @@ def read_together(
             )
             for name, stager in stagers.items()
         }
-        return split(spark, source, members, entry, attempt, tasks)
+        return split(spark, source, members, entry, attempt, tasks, record_bytes)
 
     # the rows of a table take time to prepare: of many, those that take none are left out
     if len(together) <= _TOGETHER_MAX:
@@ -115,6 +120,7 @@ def split(
     entry: LedgerEntry,
     attempt: Attempt | None,
     tasks: Tasks,
+    record_bytes: float | None,
 ) -> Split:
     """Read ``entry.ranges`` once, and stage the rows of the tables with a fast path that serves.
 
@@ -127,36 +133,24 @@ def split(
         for name, member in members.items()
         if member.fast_path
         and member.part.ranges
-        and (ready := _prepared(spark, name, member, attempt, tasks))
+        and (
+            ready := member.fast_path.prepared(
+                *(spark, member.part, attempt.of_table(name) if attempt else None),
+                had_bad_records=member.had_bad_records,
+            )
+        )
     }
-    tasks = tasks_for(source, tasks)
-    options = range_options(
-        source,
-        entry.ranges,
-        pipeline=entry.pipeline,
-        topic_ids=entry.topic_ids,
-        partition_count=max(len(entry.offsets), len(entry.ranges)),
-        tasks=tasks,
-        record_bytes=None,
-    )
-    with_headers = any(mentions_headers(member.takes) for member in members.values()) or any(
-        ready.decoder.reads_headers for ready in prepared.values()
-    )
+    headers = any(mentions_headers(member.takes) for member in members.values())
+    headers = headers or any(ready.decoder.reads_headers for ready in prepared.values())
+    options = read_options(source, entry, tasks, record_bytes, headers=headers)
     options |= {
-        "includeHeaders": str(with_headers).lower(),
         "eo.tables": str(len(members)),
         "eo.conditions": view_of_conditions(spark, _bits(members)),
     }
-    if tasks.shared_by is not None:
-        options["eo.tasks"] = str(tasks.shared_by)
     for number, name in enumerate(members):
         if name in prepared:
             options |= _of_table(prepared[name].options, number)
-    if attempt and (session := session_on_server(spark)):
-        attempt.runs_in(session)
-    hide_secrets(spark)
-    frame = spark.read.format(FORMAT).options(**options).load()
-    results = interruptible(spark, frame.collect, attempt.name if attempt else None)
+    results = results_of(spark, FORMAT, options, attempt)
     by_number: dict[int, list[Row]] = {}
     for row in results:
         by_number.setdefault(row["number"], []).append(row)
@@ -185,25 +179,10 @@ def _bits(members: Mapping[str, Member]) -> list[str]:
     ]
 
 
-def _prepared(
-    spark: SparkSession, name: str, member: Member, attempt: Attempt | None, tasks: Tasks
-) -> Prepared | None:
-    assert member.fast_path is not None
-    files = attempt.of_table(name) if attempt else None
-    return member.fast_path.prepared(
-        spark, member.part, files, lambda *_: tasks, had_bad_records=member.had_bad_records
-    )
-
-
 def _of_table(options: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return our own ``options`` of a table as those of table ``number``; it takes what it is
-    given.
-    """
-    return {
-        f"eo.table.{number}.{name.removeprefix('eo.')}": value
-        for name, value in options.items()
-        if name.startswith("eo.") and name not in ("eo.where", "eo.tasks")
-    }
+    """Return the ``options`` of a table as those of table ``number``."""
+    prefix = f"eo.table.{number}."
+    return {prefix + name.removeprefix("eo."): value for name, value in options.items()}
 
 
 def _counted(names: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:

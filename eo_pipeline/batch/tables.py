@@ -19,7 +19,7 @@ from eo_pipeline.batch.read import condition_columns, frame_of, read_ranges
 from eo_pipeline.batch.split import read_together
 from eo_pipeline.batch.stage import Stager
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
-from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError, TransformError
+from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError
 from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
@@ -180,12 +180,8 @@ class TablesStager:
         self, spark: SparkSession, error: Exception, pipeline: str, job: str
     ) -> EoPipelineError:
         """Return the error of ours for Spark's ``error``, which is of a condition perhaps."""
-        failure = job_error(spark, error, job)
-        if not isinstance(failure, TransformError):
-            return failure
-        return self._of_condition(error, pipeline) or job_error(
-            spark, error, job, transformed=False
-        )
+        ours = self._of_condition(error, pipeline)
+        return ours or job_error(spark, error, job, transformed=False)
 
     def _refuse_rest(self, entry: LedgerEntry, totals: ReadTotals) -> None:
         """Return if no record is left, or may be.

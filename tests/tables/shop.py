@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 #: An order with its lines, as its topic has it.
 ORDER = "id BIGINT NOT NULL, customer BIGINT, lines ARRAY<STRUCT<item: STRING, amount: BIGINT>>"
+
+
+def killed(config: Mapping[str, Any], *options: str) -> None:
+    """Do what ``options`` say in a process of its own, see tests/runs/driver.py; which is killed at
+    the point that they name.
+    """
+    driver = [sys.executable, "-m", "tests.runs.driver", json.dumps(config)]
+    ended = subprocess.run([*driver, *options], capture_output=True, timeout=300, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
 
 
 def orders(records: DataFrame) -> DataFrame:

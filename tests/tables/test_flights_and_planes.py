@@ -9,9 +9,6 @@ up to the version's offsets say. 52,606 of 336,776 flights have an aircraft that
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +34,7 @@ from eo_pipeline.pipeline import Pipeline
 from tests.support.chaos import rest_is_chaos
 from tests.support.servers import MakeTopic
 from tests.support.stores import MySqlDatabase
+from tests.tables.shop import killed
 
 #: Flights whose aircraft is in no record of a plane, or that have none.
 UNKNOWN = 52_606
@@ -124,12 +122,6 @@ class Air:
     @property
     def pipeline(self) -> Pipeline:
         return Pipeline.from_config(self.config)
-
-    def killed(self, *options: str) -> None:
-        """Do it in another process, which is killed at its point."""
-        driver = [sys.executable, "-m", "tests.runs.driver", json.dumps(self.config)]
-        ended = subprocess.run([*driver, *options], capture_output=True, timeout=300, check=False)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
 
     @contextmanager
     def watched(self) -> Iterator[set[Seen]]:
@@ -262,17 +254,17 @@ def test_whoever_joins_flights_with_planes_sees_one_published_prefix(
     air = Air(kafka.bootstrap_servers, topic, store(request, tmp_path), tmp_path / "staging")
     air.publish()
     with air.watched() as seen:
-        air.killed("--crash-at", CrashPoint.ENTRY_SENT, "3")
+        killed(air.config, "--crash-at", CrashPoint.ENTRY_SENT, "3")
         air.store.stranger()
         if air.store.refuses:
             air.store.refuses(True)
             with pytest.raises(EoPipelineError, match="planes"):
                 air.pipeline.run()
             air.store.refuses(False)
-        air.killed("--crash-at", CrashPoint.PRE_COMMITTED, "2")
-        air.killed("--rewind", "1", "--crash-at", CrashPoint.ROWS_SENT, "1")
+        killed(air.config, "--crash-at", CrashPoint.PRE_COMMITTED, "2")
+        killed(air.config, "--rewind", "1", "--crash-at", CrashPoint.ROWS_SENT, "1")
         air.pipeline.rewind(1)
-        air.killed("--crash-at", CrashPoint.COMMITTED, "2")
+        killed(air.config, "--crash-at", CrashPoint.COMMITTED, "2")
         air.pipeline.replay(1)
         air.pipeline.run()
         last = air.store.look()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
@@ -26,6 +22,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.iceberg.catalogs import KnowingSqlCatalog
 from tests.support.chaos import rest_is_chaos
 from tests.support.servers import MakeTopic
+from tests.tables.shop import killed
 from tests.tables.test_postgres_tables import Shop
 
 POINTERS = (
@@ -152,10 +149,7 @@ def test_killed_while_it_fills_tables_it_shows_none_or_all(
     shop.pipeline(inline_records=inline_records).run()
     before = shop.files()
     shop.write(80)
-    config = json.dumps({**shop.config, "inline_records": inline_records})
-    driver = [sys.executable, "-m", "tests.runs.driver", config, "--crash-at", point, "1"]
-    killed = subprocess.run(driver, capture_output=True, timeout=240, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed({**shop.config, "inline_records": inline_records}, "--crash-at", point, "1")
     shop.holds_once(20)
     left = shop.files() - before
     report = shop.pipeline(inline_records=inline_records).run()

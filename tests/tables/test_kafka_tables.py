@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +17,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.pipeline import Pipeline
 from tests.support.servers import MakeTopic
+from tests.tables.shop import killed
 from tests.tables.test_postgres_tables import Shop
 
 
@@ -120,12 +118,7 @@ def test_killed_while_it_fills_topics_it_shows_none_or_all(
     kafka_shop.write(20)
     kafka_shop.pipeline().run()
     kafka_shop.write(80)
-    driver = [
-        *(sys.executable, "-m", "tests.runs.driver", json.dumps(kafka_shop.config)),
-        *("--crash-at", point, "1"),
-    ]
-    killed = subprocess.run(driver, capture_output=True, timeout=240, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(kafka_shop.config, "--crash-at", point, "1")
     report = kafka_shop.pipeline().run()
     kafka_shop.holds_once(100)
     promised = point is not CrashPoint.STAGED

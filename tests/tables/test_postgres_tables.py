@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +27,7 @@ from eo_pipeline.errors import (
 from eo_pipeline.pipeline import Pipeline
 from tests.support.engine import Table
 from tests.support.servers import MakeTopic
-from tests.tables.shop import ORDER
+from tests.tables.shop import ORDER, killed
 
 POINTS = [
     *(CrashPoint.STAGED, CrashPoint.PRE_COMMITTED, CrashPoint.ROWS_SENT, CrashPoint.ENTRY_SENT)
@@ -168,10 +165,7 @@ def test_killed_while_it_fills_tables_it_shows_none_or_all(
     shop.write(20)
     shop.pipeline(inline_records=inline_records).run()
     shop.write(80)
-    config = json.dumps({**shop.config, "inline_records": inline_records})
-    driver = [sys.executable, "-m", "tests.runs.driver", config, "--crash-at", point, "1"]
-    killed = subprocess.run(driver, capture_output=True, timeout=240, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed({**shop.config, "inline_records": inline_records}, "--crash-at", point, "1")
     shop.holds_once(20)
     report = shop.pipeline(inline_records=inline_records).run()
     shop.holds_once(100)
@@ -304,14 +298,7 @@ def test_a_table_that_left_the_document_is_not_filled_from_what_was_staged_for_i
     shop.write(20)
     shop.pipeline().run()
     shop.write(20)
-    driver = [sys.executable, "-m", "tests.runs.driver", json.dumps(shop.config)]
-    killed = subprocess.run(
-        [*driver, "--crash-at", CrashPoint.PRE_COMMITTED, "1"],
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed(shop.config, "--crash-at", CrashPoint.PRE_COMMITTED, "1")
     shorter = shop.pipeline(tables=shop.config["tables"][1:])
     report = shorter.run()
     assert not any(checkpoint.recovered for checkpoint in report.checkpoints)

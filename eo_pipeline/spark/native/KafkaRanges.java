@@ -9,8 +9,11 @@ import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -69,6 +72,41 @@ final class KafkaRanges {
             shared[i] = new Shared(i, some);
         }
         return shared;
+    }
+
+    /** One reading of a source whose tasks tell of what they made of the records, in "columns". */
+    abstract static class Reading implements ScanBuilder, Scan, Batch {
+        final CaseInsensitiveStringMap options;
+        final Batch kafka;
+        private final StructType columns;
+        private final String description;
+
+        Reading(CaseInsensitiveStringMap options, StructType columns, String description) {
+            this.options = options;
+            this.columns = columns;
+            this.description = description;
+            this.kafka = batch(options);
+        }
+
+        public Scan build() {
+            return this;
+        }
+
+        public StructType readSchema() {
+            return columns;
+        }
+
+        public String description() {
+            return description;
+        }
+
+        public Batch toBatch() {
+            return this;
+        }
+
+        public InputPartition[] planInputPartitions() {
+            return shared(kafka, options);
+        }
     }
 
     /** Ranges that one task reads, one after the other. */

@@ -12,11 +12,9 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
-import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
@@ -66,33 +64,9 @@ public class SplitRanges implements TableProvider {
     }
 
     /** One reading, as the driver knows it. */
-    static class Reading implements ScanBuilder, Scan, Batch {
-        private final CaseInsensitiveStringMap options;
-        private final Batch kafka;
-
+    static class Reading extends KafkaRanges.Reading {
         Reading(CaseInsensitiveStringMap options) {
-            this.options = options;
-            this.kafka = KafkaRanges.batch(options);
-        }
-
-        public Scan build() {
-            return this;
-        }
-
-        public StructType readSchema() {
-            return TOLD;
-        }
-
-        public String description() {
-            return "SplitRanges of Kafka";
-        }
-
-        public Batch toBatch() {
-            return this;
-        }
-
-        public InputPartition[] planInputPartitions() {
-            return KafkaRanges.shared(kafka, options);
+            super(options, TOLD, "SplitRanges of Kafka");
         }
 
         public PartitionReaderFactory createReaderFactory() {

@@ -4,11 +4,9 @@ import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
-import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -42,33 +40,9 @@ public class StagedRanges implements TableProvider {
     }
 
     /** One reading, as the driver knows it. */
-    static class Reading implements ScanBuilder, Scan, Batch {
-        private final CaseInsensitiveStringMap options;
-        private final Batch kafka;
-
+    static class Reading extends KafkaRanges.Reading {
         Reading(CaseInsensitiveStringMap options) {
-            this.options = options;
-            this.kafka = KafkaRanges.batch(options);
-        }
-
-        public Scan build() {
-            return this;
-        }
-
-        public StructType readSchema() {
-            return RangeStager.TOLD;
-        }
-
-        public String description() {
-            return "StagedRanges of Kafka into " + options.get(KafkaRanges.PREFIX + "folder");
-        }
-
-        public Batch toBatch() {
-            return this;
-        }
-
-        public InputPartition[] planInputPartitions() {
-            return KafkaRanges.shared(kafka, options);
+            super(options, RangeStager.TOLD, "StagedRanges of Kafka into " + options.get(KafkaRanges.PREFIX + "folder"));
         }
 
         public PartitionReaderFactory createReaderFactory() {
