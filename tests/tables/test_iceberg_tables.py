@@ -22,6 +22,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.iceberg.catalogs import KnowingSqlCatalog
 from tests.support.chaos import rest_is_chaos
 from tests.support.servers import MakeTopic
+from tests.support.stores import Bucket
 from tests.tables.shop import killed
 from tests.tables.test_postgres_tables import Shop
 
@@ -259,6 +260,34 @@ def test_letters_and_leftovers_are_those_of_a_table_and_go_with_the_floor(
     assert not (shop.warehouse / "sales" / "orders").exists()
     pipeline.run()
     assert shop.tables()["orders"].num_rows == 20
+
+
+def test_tables_in_a_bucket_are_filled_and_kept_as_in_folders(
+    iceberg_shop: IcebergShop, bucket: Bucket
+) -> None:
+    shop = iceberg_shop
+    properties = {**shop.properties, "warehouse": f"{bucket.uri}/warehouse"}
+    shop.config = {**shop.config, "sink": shop.sink(properties), "storage": bucket.document()}
+    del shop.config["staging"]
+    shop.write(20)
+    shop.pipeline().run()
+    shop.write(20)
+    killed(shop.config, "--crash-at", CrashPoint.PRE_COMMITTED, "1")
+    report = shop.pipeline().run()
+    assert any(checkpoint.recovered for checkpoint in report.checkpoints)
+    pipeline = shop.pipeline()
+    assert pipeline.audit().passed
+    pipeline.rewind(1)
+    pipeline.run()
+    assert [*pipeline.maintain().work]
+    assert [*pipeline.maintain().work], "a second one, too"
+    head = pipeline.head()
+    assert head is not None
+    rows = {name: counts.rows_total for name, counts in head.counts.tables.items()}
+    assert rows == {"orders": 40, "order_lines": 80, "customers": 4}
+    assert pipeline.audit().passed
+    pipeline.reset()
+    assert pipeline.head() is None
 
 
 def test_a_table_that_was_dropped_stops_all(iceberg_shop: IcebergShop) -> None:
