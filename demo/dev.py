@@ -56,6 +56,7 @@ def dev(state: State, rate_per_s: int, ui_port: int, screen: Screen) -> None:
         servers = Servers(state, prepare(state.base, screen), warm_spark=True)
         buried = DagsterRun(state, lock, servers, ["--bury-only"])
         with buried, running(servers, screen):
+            Observer(servers.postgres.dsn).refuse_one_table()
             buried.wait()
             feeder = Publishing(state, lock, servers, "--rate", str(rate_per_s))
             with (
@@ -156,18 +157,19 @@ def watch(servers: Servers, feeder: Publishing, ui: DagsterUi, screen: Screen) -
             ui.check()
             for checkpoint in table.look():
                 screen.note(in_words(checkpoint))
-            tell(f"{feeder.flights:,} flights in Kafka, {table.rows:,} in the table")
+            tell(f"{feeder.flights:,} flights in Kafka, {table.rows:,} rows in the tables")
             time.sleep(_LOOK_S)
 
 
 def whereabouts(servers: Servers, ui: DagsterUi, rate_per_s: int, shell: Path) -> Table:
     """Where everything is, and how it ends."""
     grid = Table.grid(padding=(0, 2))
+    kafka = servers.kafka.bootstrap_servers
     for name, where in (
         ("UI", f"{ui.url}{_ASSETS}"),
         ("", "press Materialize all, or let the sensors do it"),
-        ("Table", f"flights, and its ledger eo_ledger, in {servers.postgres.dsn}"),
-        ("Kafka", f"topic flights at {servers.kafka.bootstrap_servers}, +{rate_per_s} a second"),
+        ("Tables", f"flights and planes, and their ledger eo_ledger, in {servers.postgres.dsn}"),
+        ("Kafka", f"topics flights (+{rate_per_s} a second) and planes at {kafka}"),
         ("Shell", f"source {shell}, then use the command eo, for example: eo status"),
         ("Stop", "Ctrl-C, or make stop from elsewhere; everything is kept"),
     ):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from typing import NamedTuple
 
@@ -60,13 +60,17 @@ _WHOLE_NUMBERS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 Progress = Callable[[int], None]
 
 
-class FlightEvent(NamedTuple):
-    """What is published of one flight."""
+class KafkaEvent(NamedTuple):
+    """What is published of one flight, or aircraft."""
 
     key: str
     value: str
-    carrier: str
     timestamp_ms: int
+    headers: Sequence[tuple[str, str]] = ()
+
+
+#: Makes the events from one number on, so many.
+Series = Callable[[int, int], Iterator[KafkaEvent]]
 
 
 @functools.cache
@@ -80,7 +84,7 @@ def flights() -> pd.DataFrame:
     return frame.sort_values(["departure", "carrier", "flight", "origin"], ignore_index=True)
 
 
-def events(first: int, count: int) -> Iterator[FlightEvent]:
+def events(first: int, count: int) -> Iterator[KafkaEvent]:
     """The events ``first`` to ``first + count`` of the endless sequence."""
     while count > 0:
         year, position = divmod(first, FLIGHTS)
@@ -89,7 +93,7 @@ def events(first: int, count: int) -> Iterator[FlightEvent]:
         first, count = first + len(part), count - len(part)
 
 
-def _encoded(part: pd.DataFrame, years_later: int) -> Iterator[FlightEvent]:
+def _encoded(part: pd.DataFrame, years_later: int) -> Iterator[KafkaEvent]:
     departure = part["departure"] + pd.DateOffset(years=years_later)
     frame = part.drop(columns="departure")
     if years_later:  # 2013 has no 29 February, so every date exists in every year
@@ -100,11 +104,11 @@ def _encoded(part: pd.DataFrame, years_later: int) -> Iterator[FlightEvent]:
     flight = frame["carrier"] + "-" + frame["flight"].astype(str)
     frame.insert(0, "flight_id", date + flight + "-" + frame["origin"])
     return map(
-        FlightEvent,
+        KafkaEvent,
         frame["tailnum"].fillna(flight),
         frame.to_json(orient="records", lines=True).splitlines(),
-        frame["carrier"],
         departure.astype("datetime64[ms, UTC]").astype("int64"),
+        ([("carrier", carrier)] for carrier in frame["carrier"]),
     )
 
 
@@ -127,7 +131,7 @@ def publish(
             again goes on where the last transaction ended.
     """
     encode = encoder(registry, topic) if registry else str.encode
-    with contextlib.closing(_Publisher(bootstrap_servers, topic, encode)) as publisher:
+    with contextlib.closing(Publisher(bootstrap_servers, topic, encode)) as publisher:
         start = publisher.done
         while publisher.done < total:
             publisher.publish(min(chunk, total - publisher.done))
@@ -151,7 +155,7 @@ def feed(
         SourceUnavailableError: as in :func:`publish`.
     """
     stop = stop or Event()
-    with contextlib.closing(_Publisher(bootstrap_servers, topic)) as publisher:
+    with contextlib.closing(Publisher(bootstrap_servers, topic)) as publisher:
         due = time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
             publisher.publish(rate_per_s)
@@ -160,12 +164,20 @@ def feed(
                 progress(publisher.done)
 
 
-class _Publisher:
+class Publisher:
     """The one publisher of a topic: a second one fences it."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, encode: Encode = str.encode) -> None:
-        self._topic = topic
-        self._encode = encode
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        encode: Encode = str.encode,
+        *,
+        partitions: int = PARTITIONS,
+        series: Series = events,
+    ) -> None:
+        self._topic, self._partitions = topic, partitions
+        self._encode, self._series = encode, series
         name = f"{topic}-publisher"
         self._progress = Consumer(
             {"bootstrap.servers": bootstrap_servers, "group.id": name, "log_level": 0}
@@ -182,25 +194,25 @@ class _Publisher:
         )
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         with _kafka_errors(topic):
-            _create_topic(self._admin, topic)
+            _create_topic(self._admin, topic, partitions)
             # first: this ends what a killed publisher left open, so the number read is final
             self._producer.init_transactions(_TRANSACTION_TIMEOUT_S)
             # on a new broker the first group has no coordinator yet
             [position] = _patiently(coordinator_moves)(
                 self._progress.committed, [TopicPartition(topic, 0)], _ANSWER_TIMEOUT_S
             )
-        #: flights in the topic
+        #: events in the topic
         self.done = max(0, position.offset)
 
     def publish(self, count: int) -> None:
-        """The next ``count`` flights and the new number, in one transaction."""
+        """The next ``count`` events and the new number, in one transaction."""
         with _kafka_errors(self._topic), self._transaction():
-            for key, value, carrier, timestamp_ms in events(self.done, count):
-                encoded = self._encode(value)
+            for event in self._series(self.done, count):
+                encoded = self._encode(event.value)
                 self._producer.produce(
-                    *(self._topic, encoded, key),
-                    timestamp=timestamp_ms,
-                    headers=[("carrier", carrier)],
+                    *(self._topic, encoded, event.key),
+                    timestamp=event.timestamp_ms,
+                    headers=[*event.headers],
                 )
             self._producer.send_offsets_to_transaction(
                 [TopicPartition(self._topic, 0, self.done + count)],
@@ -226,7 +238,8 @@ class _Publisher:
             time.sleep(_LOOK_S)
 
     def _ends(self, isolation: IsolationLevel) -> list[int]:
-        wanted = {TopicPartition(self._topic, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+        partitions = (TopicPartition(self._topic, p) for p in range(self._partitions))
+        wanted = {partition: OffsetSpec.latest() for partition in partitions}
         with _kafka_errors(self._topic):  # the topic may be a moment old
             return _patiently(leader_moves)(self._listed, wanted, isolation)
 
@@ -266,12 +279,12 @@ def _patiently(moves: Callable[[BaseException], bool]) -> tenacity.Retrying:
     )
 
 
-def _create_topic(admin: AdminClient, topic: str) -> None:
+def _create_topic(admin: AdminClient, topic: str, partitions: int) -> None:
     config = {
         "retention.ms": "-1",  # by their timestamps the flights are long out of date
         "segment.ms": str(_TEN_YEARS_MS),  # ... and would start a segment for every week
     }
-    wanted = NewTopic(topic, PARTITIONS, 1, config=config)
+    wanted = NewTopic(topic, partitions, 1, config=config)
     try:
         admin.create_topics([wanted], request_timeout=_ANSWER_TIMEOUT_S)[topic].result()
     except KafkaException as error:
@@ -285,6 +298,6 @@ def _kafka_errors(topic: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         raise SourceUnavailableError(
-            f"The flights could not be published to topic {topic!r}: {error.args[0]}. "
+            f"Nothing could be published to topic {topic!r}: {error.args[0]}. "
             "Nothing is lost: start again, and it goes on where the last transaction ended."
         ) from error

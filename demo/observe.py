@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from eo_pipeline.errors import SetupError
+
 TABLE = "flights"
+PLANES = "planes"
 PIPELINE = "flights"
 
 _CHECKPOINTS = """
@@ -18,14 +21,22 @@ select version, operation, (counts->>'records')::bigint, (counts->>'rows')::bigi
 from eo_ledger where pipeline = %s and version > %s order by version
 """
 
+_OF_ONE_TABLE = "select from eo_ledger where pipeline = %s and target_table like '%%.flights'"
+
 #: The first rows by time of departure; column names are titles for people.
 _FIRST_ROWS = f"""
 select to_char(date, 'MM-DD ') || scheduled_departure as departs,
        left(coalesce(airline, carrier), 16) as airline, origin || ' → ' || dest as route,
-       left(coalesce(manufacturer || ' ' || model, tailnum), 15) as aircraft,
-       _eo_checkpoint as version, 'p' || _eo_partition || ' @ ' || _eo_offset as record
-from {TABLE} order by date, scheduled_departure, flight_id limit %s
+       left(coalesce({{aircraft}}, tailnum), 15) as aircraft,
+       {TABLE}._eo_checkpoint as version,
+       'p' || {TABLE}._eo_partition || ' @ ' || {TABLE}._eo_offset as record
+from {TABLE} {{join}} order by date, scheduled_departure, flight_id limit %s
 """
+_WITH_PLANES = {
+    "aircraft": "manufacturer || ' ' || model",
+    "join": f"left join {PLANES} using (tailnum)",
+}
+_WITHOUT_PLANES = {"aircraft": "null", "join": ""}
 
 #: On loopback it refuses at once, or is slow.
 _CONNECT_TIMEOUT_S = 30
@@ -74,6 +85,18 @@ class Observer:
         [(found,)] = self.query("select to_regclass(%s) is not null", [table])
         return bool(found)
 
+    def refuse_one_table(self) -> None:
+        """Return if the ledger is that of two tables, or there is none.
+
+        Raises:
+            SetupError: an earlier release of the demo filled the flights alone.
+        """
+        if self.exists("eo_ledger") and self.query(_OF_ONE_TABLE, [PIPELINE]):
+            raise SetupError(
+                "The data are those of an earlier release, which filled the flights alone: remove "
+                "them with `make clean`, then start again."
+            )
+
     def checkpoints(self, after: int = -1) -> list[Checkpoint]:
         """The pipeline's ledger entries behind version ``after``."""
         if not self.exists("eo_ledger"):
@@ -81,9 +104,10 @@ class Observer:
         return [Checkpoint(*row) for row in self.query(_CHECKPOINTS, [PIPELINE, after])]
 
     def first_rows(self, count: int) -> Rows:
-        """What a person would like to see of the table."""
+        """What a person would like to see of the tables."""
+        joined = _FIRST_ROWS.format(**(_WITH_PLANES if self.exists(PLANES) else _WITHOUT_PLANES))
         with self._connected() as connection:
-            cursor = connection.execute(_FIRST_ROWS.encode(), [count])
+            cursor = connection.execute(joined.encode(), [count])
             titles = [column.name for column in cursor.description or ()]
             return Rows(titles, cursor.fetchall())
 

@@ -1,4 +1,4 @@
-"""Publishes flights in this process, which may be killed at any moment.
+"""Publishes aircraft, then flights, in this process, which may be killed at any moment.
 
     python -m demo.publisher BOOTSTRAP-SERVERS REPORT-DESCRIPTOR --total N
     python -m demo.publisher BOOTSTRAP-SERVERS REPORT-DESCRIPTOR --rate PER-SECOND
@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from demo import flights
+from demo import flights, planes
 from eo_pipeline.errors import SourceUnavailableError
 
 #: The client library has calls that never come back if the broker dies at the wrong moment, their
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> int:
 
     signal.alarm(STALLED_AFTER_S)
     try:
+        if options.registry is None:
+            planes.publish(options.bootstrap_servers)
         if options.total is not None:
             flights.publish(
                 options.bootstrap_servers,

@@ -1,4 +1,5 @@
-"""``make run``: flights to Kafka, Dagster brings them to PostgreSQL, and a check from outside.
+"""``make run``: flights and aircraft to Kafka, Dagster brings them to PostgreSQL, into two tables,
+and a check from outside.
 
 With Avro a schema registry stands beside Kafka, and the pipeline is a document that is run as
 ``eo run`` does it.
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from demo.flights import TOPIC
 from demo.materialize import DagsterRun, RunProcess, Watch, follow
 from demo.observe import Checkpoint, Observer
+from demo.planes import PLANES
 from demo.preflight import archive_if_none_fits, prepare
 from demo.publishing import Publishing
 from demo.run_result import RunResult
@@ -45,6 +47,8 @@ def run(state: State, total: int, screen: Screen, *, avro: bool = False) -> bool
         )
         with process, running(servers, screen), process:
             observer = Observer(servers.postgres.dsn)
+            if not avro:
+                observer.refuse_one_table()
             publish(state, lock, servers, total, screen)
             watch = Watch(observer)
             result = materialize(process, watch, servers, total, screen)
@@ -97,7 +101,8 @@ def materialize(
         RunFailedError: the run failed.
     """
     started = time.monotonic()
-    with screen.counting("Materializing", total, "flights") as count:
+    rows = total if servers.registry else total + PLANES
+    with screen.counting("Materializing", rows, "rows") as count:
         count(watch.rows)
         process.go()
         for fresh in follow(process, watch):
@@ -124,8 +129,8 @@ def in_words(checkpoint: Checkpoint) -> str:
 
 
 def check(servers: Servers, observer: Observer, total: int, screen: Screen) -> Sequence[Check]:
-    """Compare what Kafka and the table hold."""
-    with screen.step("Comparing the table with Kafka") as done:
+    """Compare what Kafka and the tables hold."""
+    with screen.step("Comparing the tables with Kafka") as done:
         checks = check_all(servers.kafka.bootstrap_servers, observer, total)
-        done("Compared the table with Kafka")
+        done("Compared the tables with Kafka")
     return checks

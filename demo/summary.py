@@ -82,7 +82,7 @@ def checkpoints_table(checkpoints: Sequence[Checkpoint]) -> Table:
 
 def rows_table(rows: Rows) -> Table:
     """The first rows, with the coordinates each came from."""
-    table = _table("The table's first rows")
+    table = _table("The first flights")
     for position, title in enumerate(rows.titles):
         numbers = all(isinstance(row[position], int) for row in rows.values)
         table.add_column(title, justify="right" if numbers else "left", no_wrap=True)
@@ -112,10 +112,17 @@ def whereabouts(summary: Summary) -> Table:
     grid = Table.grid(padding=(0, 2))
     dsn = summary.servers.postgres.dsn
     run, registry = summary.result.run_id, summary.servers.registry
-    rows = [
-        ("Table", f"flights, and its ledger eo_ledger, in {dsn}"),
-        ("Kafka", f"topic flights at {summary.servers.kafka.bootstrap_servers}"),
-    ]
+    kafka = summary.servers.kafka.bootstrap_servers
+    if registry:
+        rows = [
+            ("Table", f"flights, and its ledger eo_ledger, in {dsn}"),
+            ("Kafka", f"topic flights at {kafka}"),
+        ]
+    else:
+        rows = [
+            ("Tables", f"flights and planes, and their ledger eo_ledger, in {dsn}"),
+            ("Kafka", f"topics flights and planes at {kafka}"),
+        ]
     if registry:
         rows += [
             ("Registry", f"subject flights-value at {registry.url}"),

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from demo import planes
 from demo.flights import PARTITIONS, TOPIC
-from demo.observe import PIPELINE, TABLE, Observer
+from demo.observe import PIPELINE, PLANES, TABLE, Observer
 from eo_pipeline.errors import SourceUnavailableError
 
 #: Offsets by partition.
@@ -36,7 +37,8 @@ class Check:
 
 def check_all(bootstrap_servers: str, observer: Observer, flights_min: int) -> list[Check]:
     """Every check; Kafka is read to its end for it."""
-    in_kafka = read_offsets(bootstrap_servers)
+    aircraft = Counter[bytes]()
+    in_kafka = read_offsets(bootstrap_servers, keys=aircraft)
     held = sum(map(len, in_kafka.values()))
     published = Check(
         held >= flights_min, f"Kafka holds {held:,} flights, counted by a read_committed consumer"
@@ -45,6 +47,7 @@ def check_all(bootstrap_servers: str, observer: Observer, flights_min: int) -> l
         published,
         *check_rows(observer, held),
         check_coordinates(in_kafka, table_offsets(observer)),
+        *(_check_planes(bootstrap_servers, observer, aircraft) if observer.exists(PLANES) else ()),
         check_versions(observer),
         check_ranges(observer),
         check_counts(observer),
@@ -52,15 +55,52 @@ def check_all(bootstrap_servers: str, observer: Observer, flights_min: int) -> l
     ]
 
 
-def read_offsets(bootstrap_servers: str) -> Offsets:
-    """The offset of every committed record of the topic."""
-    offsets: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-    for message in _messages(bootstrap_servers):
+def read_offsets(
+    bootstrap_servers: str,
+    topic: str = TOPIC,
+    partitions: int = PARTITIONS,
+    keys: Counter[bytes] | None = None,
+) -> Offsets:
+    """The offset of every committed record of ``topic``; ``keys`` counts their keys."""
+    offsets: dict[int, list[int]] = {partition: [] for partition in range(partitions)}
+    for message in _messages(bootstrap_servers, topic, partitions):
         offsets[_known(message.partition())].append(_known(message.offset()))
+        if keys is not None:
+            key = message.key()
+            keys[key.encode() if isinstance(key, str) else key or b""] += 1
     return offsets
 
 
-def _messages(bootstrap_servers: str) -> Iterator[Message]:
+def _check_planes(
+    bootstrap_servers: str, observer: Observer, aircraft: Mapping[bytes, int]
+) -> Iterable[Check]:
+    """The second table, and its join with the first; ``aircraft`` counts the flights of each."""
+    known = Counter[bytes]()
+    in_kafka = read_offsets(bootstrap_servers, planes.TOPIC, planes.PARTITIONS, known)
+    what = f"each record of the {len(known):,} {PLANES} is in their table once"
+    yield check_coordinates(in_kafka, table_offsets(observer, PLANES), what)
+    unknown = sum(count for tailnum, count in aircraft.items() if tailnum not in known)
+    yield check_join(observer, sum(aircraft.values()), unknown)
+
+
+_JOINED = f"""
+select count(*), count(*) filter (where {PLANES}.tailnum is null)
+from {TABLE} left join {PLANES} using (tailnum)
+"""
+
+
+def check_join(observer: Observer, flights: int, unknown: int) -> Check:
+    """As many flights have no aircraft in the other table as by the keys in Kafka."""
+    [(joined, without)] = observer.query(_JOINED)
+    letters = _count(observer, f"{TABLE}_dead_letters")
+    return Check(
+        joined + letters == flights and unknown - letters <= without <= unknown,
+        f"{TABLE} left join {PLANES}: {joined:,} rows, {without:,} of them without an aircraft, "
+        f"as in Kafka ({unknown:,})",
+    )
+
+
+def _messages(bootstrap_servers: str, topic: str, partitions: int) -> Iterator[Message]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -72,15 +112,15 @@ def _messages(bootstrap_servers: str) -> Iterator[Message]:
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
     try:
-        yield from _until_the_ends(consumer)
+        yield from _until_the_ends(consumer, partitions)
     finally:
         consumer.close()
 
 
-def _until_the_ends(consumer: Consumer) -> Iterator[Message]:
-    unfinished = PARTITIONS
+def _until_the_ends(consumer: Consumer, partitions: int) -> Iterator[Message]:
+    unfinished = partitions
     deadline = time.monotonic() + _READ_TIMEOUT_S
     while unfinished:
         for message in consumer.consume(_READ_AT_ONCE, _LOOK_S):
@@ -99,16 +139,20 @@ def _known(number: int | None) -> int:
     return number
 
 
-def table_offsets(observer: Observer) -> Offsets:
+def table_offsets(observer: Observer, table: str = TABLE) -> Offsets:
     """The offset of every row, and of every record in the dead letters."""
-    parts = [f"select _eo_partition as p, _eo_offset as o from {TABLE}"]
-    if observer.exists(f"{TABLE}_dead_letters"):
-        parts.append(f'select partition, "offset" from {TABLE}_dead_letters')
+    parts = [f"select _eo_partition as p, _eo_offset as o from {table}"]
+    if observer.exists(f"{table}_dead_letters"):
+        parts.append(f'select partition, "offset" from {table}_dead_letters')
     union = " union all ".join(parts)
     return dict(observer.query(f"select p, array_agg(o order by o) from ({union}) r group by p"))
 
 
-def check_coordinates(in_kafka: Offsets, in_table: Offsets) -> Check:
+def check_coordinates(
+    in_kafka: Offsets,
+    in_table: Offsets,
+    what: str = "each (topic, partition, offset) of Kafka is in the table once",
+) -> Check:
     """Every record exactly once."""
     missing = foreign = twice = 0
     for partition in in_kafka.keys() | in_table.keys():
@@ -118,10 +162,7 @@ def check_coordinates(in_kafka: Offsets, in_table: Offsets) -> Check:
         foreign += len(found.keys() - expected)
         twice += sum(count > 1 for count in found.values())
     wrong = f"{missing:,} missing, {twice:,} double, {foreign:,} foreign"
-    return Check(
-        missing == foreign == twice == 0,
-        f"each (topic, partition, offset) of Kafka is in the table once: {wrong}",
-    )
+    return Check(missing == foreign == twice == 0, f"{what}: {wrong}")
 
 
 def check_rows(observer: Observer, held: int) -> Iterable[Check]:
@@ -206,7 +247,9 @@ def check_ranges(observer: Observer) -> Check:
 _WRONG_COUNTS = f"""
 {_STANDING}
 select count(*)
-from (select version, (counts->>'rows')::bigint as rows from standing) l
+from (select version,
+             coalesce(counts->'tables'->'{TABLE}'->>'rows', counts->>'rows')::bigint as rows
+      from standing) l
 full join (select _eo_checkpoint as version, count(*) as rows from {TABLE} group by 1) t
     on t.version = l.version
 where coalesce(l.rows, 0) <> coalesce(t.rows, 0)
@@ -228,20 +271,22 @@ def check_lag(bootstrap_servers: str, observer: Observer) -> Check:
 
 
 _HEAD_OFFSETS = """
-select part.key::int, part.value::bigint
+select topic.key, part.key::int, part.value::bigint
 from (select offsets from eo_ledger where pipeline = %s order by version desc limit 1) head,
-     jsonb_each(head.offsets->%s) part
+     jsonb_each(head.offsets) topic, jsonb_each(topic.value) part
 """
 
 
 def lag(bootstrap_servers: str, observer: Observer) -> int:
     """Offsets between the ledger's head and the last stable offset of every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    wanted = {TopicPartition(TOPIC, p): OffsetSpec.latest() for p in range(PARTITIONS)}
+    rows = observer.query(_HEAD_OFFSETS, [PIPELINE])
+    reached = {(topic, partition): offset for topic, partition, offset in rows}
+    partitions = {(TOPIC, partition) for partition in range(PARTITIONS)} | reached.keys()
     ends = admin.list_offsets(
-        wanted,
+        {TopicPartition(*partition): OffsetSpec.latest() for partition in partitions},
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=_READ_TIMEOUT_S,
     )
-    reached = dict(observer.query(_HEAD_OFFSETS, [PIPELINE, TOPIC]))
-    return sum(end.result().offset - reached.get(tp.partition, 0) for tp, end in ends.items())
+    ended = {(tp.topic, tp.partition): end.result().offset for tp, end in ends.items()}
+    return sum(end - reached.get(partition, 0) for partition, end in ended.items())

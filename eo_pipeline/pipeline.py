@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PositiveInt,
+    PrivateAttr,
+    model_validator,
+)
 
 from eo_pipeline.batch.code_version import code_version, code_version_of_tables
 from eo_pipeline.boundary import boundary, callers, callers_block
 from eo_pipeline.config.documents import Document, load_transform, one_document
 from eo_pipeline.config.settings import Problem, Settings, as_config_error
-from eo_pipeline.errors import ConfigError
+from eo_pipeline.errors import ConfigError, ManifestDamagedError
 from eo_pipeline.kafka.admin import KafkaAdmin
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import (
@@ -50,7 +58,7 @@ from eo_pipeline.operations.replay import (
 from eo_pipeline.operations.rewind import RewindPlan, plan_rewind
 from eo_pipeline.operations.status import RunPlan, Status, plan_next_run, read_status
 from eo_pipeline.progress import phase
-from eo_pipeline.runs.checkpoint import RunContext, TableInput, recover
+from eo_pipeline.runs.checkpoint import Filled, RunContext, TableInput, recover
 from eo_pipeline.runs.interruption import watched
 from eo_pipeline.runs.recovery import Recovery
 from eo_pipeline.runs.report import NOBODY, ObservedRun, Observer, OnCheckpoint, Recorder, RunReport
@@ -65,7 +73,7 @@ from eo_pipeline.staging.failures import Failures
 from eo_pipeline.staging.scratch import sweep_scratch
 from eo_pipeline.storage.config import PlaceField, Storage
 from eo_pipeline.storage.paths import Place, RemotePath
-from eo_pipeline.tables import Table, with_tables
+from eo_pipeline.tables import EachTable, Table, with_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +98,8 @@ class Changes:
             spark: SparkProvider | None = None,
             operation: str | None = None,
         ) -> AbstractContextManager[RunContext]: ...
+
+        def _filling(self) -> AbstractContextManager[tuple[SinkSession, Self]]: ...
 
         def recover(self) -> LedgerEntry | None: ...
 
@@ -170,7 +180,7 @@ class Changes:
             RefusedError: this sink cannot read them back.
             SinkUnavailableError: it does not answer.
         """
-        with watched(self.name, self.sink) as session:
+        with self._filling() as (session, _):
             yield from dead_letter_rows(session, version)
 
     def plan_redrive(
@@ -309,7 +319,8 @@ class Pipeline(Changes, Settings):
         spark: where Spark runs; used only when there is something to read.
         maintenance: settings of ``eo maintain`` for Delta and Iceberg tables.
         tables: several tables of one store instead of one, filled by one transaction; ``sink`` then
-            has no ``table``, and may name their ``schema``.
+            has no ``table``, and may name their ``schema``. With ``each`` instead of a list: one
+            for each value, made when its first record comes.
         rest: for records that match none of ``tables``: ``fail``, ``ignore`` and count them, or
             ``dead_letter``.
     """
@@ -331,15 +342,20 @@ class Pipeline(Changes, Settings):
     tables: tuple[Table, ...] = ()
     rest: Literal["fail", "ignore", "dead_letter"] = "fail"
 
-    @model_validator(mode="before")
+    #: as it was declared, if it fills several tables
+    _declared: Mapping[str, Any] | None = PrivateAttr(default=None)
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _with_tables(cls, data: Any) -> Any:
+    def _with_tables(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         given = data.get("tables") if isinstance(data, Mapping) else None
-        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-            return data
+        if not given or not isinstance(given, list | tuple | Mapping | EachTable):
+            return validate(data)
         if data.get("transform") is not None:
             raise ValueError("transform: each of tables has its own")
-        return with_tables(data)
+        pipeline = validate(with_tables(data))
+        pipeline._declared = data
+        return pipeline
 
     @model_validator(mode="after")
     def _does_not_read_what_it_writes(self) -> Self:
@@ -390,7 +406,11 @@ class Pipeline(Changes, Settings):
     @property
     def code_version(self) -> str | None:
         """Changes when the schema or the transform's module is edited; None if nobody can tell."""
-        if self.tables:
+        if self._is_growing:  # its tables are alike
+            inputs = self._of_values(["any"])._table_inputs.values()
+            one = next(table for table in inputs if not table.takes_rest)
+            return code_version(one.source, one.transform, lineage=self.lineage)
+        if self.has_tables:
             return code_version_of_tables(
                 {
                     name: code_version(table.source, table.transform, lineage=self.lineage)
@@ -398,6 +418,17 @@ class Pipeline(Changes, Settings):
                 }
             )
         return code_version(self.source, self.transform, lineage=self.lineage)
+
+    @property
+    def declared_sink(self) -> Sink | Mapping[str, Any]:
+        """The sink as it was given: with several tables that of all, without names of tables."""
+        given = (self._declared or {}).get("sink")
+        return given if given is not None else self.sink
+
+    @property
+    def has_tables(self) -> bool:
+        """True if it fills several tables, or as many as appear."""
+        return isinstance(self.sink, TablesSink)
 
     def run(
         self,
@@ -529,8 +560,8 @@ class Pipeline(Changes, Settings):
         """
         from eo_pipeline.operations.as_of import open_as_of
 
-        with watched(self.name, self.sink) as session:
-            of_table, sink = self._of_table(session, table)
+        with self._filling() as (session, filling):
+            of_table, sink = filling._of_table(session, table)
             view = open_as_of(of_table, sink, version, what_is_left=what_is_left)
             with callers_block():
                 yield view
@@ -539,14 +570,16 @@ class Pipeline(Changes, Settings):
         """This declaration under another name, into another sink; nothing is written.
 
         Raises:
-            ConfigError: it fills several tables.
+            ConfigError: the name or the sink is not valid, or several tables would be the same.
         """
-        if self.tables:
+        forked = self.from_config({**(self._declared or dict(self)), "name": name, "sink": sink})
+        old, new = (p._of_values(["any"]).sink if p._is_growing else p.sink for p in (self, forked))
+        if isinstance(old, TablesSink) and isinstance(new, TablesSink) and old.meets(new):
             raise ConfigError(
-                f"tables: a fork of {self.name!r}, which fills several tables, is not possible. "
-                "Nothing was changed. Declare a pipeline of another name into another schema."
+                f"sink: the tables of {name!r} would be those of {self.name!r}. Nothing was "
+                "changed. Name another schema, namespace or database."
             )
-        return self.from_config({**dict(self), "name": name, "sink": sink})
+        return forked
 
     def audit(
         self,
@@ -572,7 +605,7 @@ class Pipeline(Changes, Settings):
         from eo_pipeline.audit.tables import audit_tables
 
         with phase(f"{self.name}: audit"), self._open_context(spark=spark) as context:
-            if self.tables:
+            if self.has_tables:
                 return audit_tables(context, self._scratch, on_progress or _no_listener, last)
             return Audit(context, self._scratch, on_progress or _no_listener).run(last)
 
@@ -621,24 +654,67 @@ class Pipeline(Changes, Settings):
             observer = open_now.enter_context(watching)
             # Kafka answers while the sink is opened
             admin = self._ask_kafka() if operation == Operation.FORWARD else None
-            session = open_now.enter_context(watched(self.name, self.sink))
+            session, filling = open_now.enter_context(self._filling())
             yield RunContext(
                 pipeline=self.name,
                 source=self.source,
-                sink=self.sink,
+                sink=filling.sink,
                 transform=self.transform,
                 lineage=self.lineage,
                 inline_records=self.inline_records,
                 run_id=run_id,
                 session=session,
-                recovery=Recovery(self.name, session, staging, self.sink.copies_rows),
+                recovery=Recovery(
+                    self.name, session, filling._staging_area(), self.sink.copies_rows
+                ),
                 admin=admin or KafkaAdmin(self.source),
                 spark=callers(spark) if spark else self._own_spark,
                 begin_spark=_nothing if spark else self.spark.begin,
                 recorder=Recorder(callers(on_checkpoint or _no_listener), observer),
-                tables=self._table_inputs,
+                tables=filling._table_inputs,
                 rest=self.rest,
+                filled=self._filled if self._is_growing else None,
             )
+
+    @property
+    def _is_growing(self) -> bool:
+        return isinstance(self.sink, TablesSink) and self.sink.appearing is not None
+
+    @contextmanager
+    def _filling(self) -> Iterator[tuple[SinkSession, Self]]:
+        """Open a session. Yields it, and the pipeline with the tables that appeared until now,
+        those of promises in staging, too; itself if its tables are listed.
+        """
+        with watched(self.name, self.sink) as session:
+            if not self._is_growing:
+                yield session, self
+                return
+            head = session.head()
+            entries = [head] if head else []
+            recovery = Recovery(self.name, session, self._staging_area(), self.sink.copies_rows)
+            for attempt in recovery.waiting(head):
+                with suppress(ManifestDamagedError):
+                    entries += [manifest.entry] if (manifest := attempt.manifest()) else []
+            values = [value for entry in entries for value in entry.values.values()]
+            filling = self._of_values(values)
+            session.take_in(filling.sink)
+            yield session, filling
+
+    def _of_values(self, values: Collection[str]) -> Self:
+        """Return the pipeline with the tables of ``values``, as if they were listed.
+
+        Raises:
+            ConfigError: they are too many, or one makes no name of a table.
+        """
+        with as_config_error(f"Pipeline {self.name!r}"):
+            config = dict(self._declared or {})
+            template = EachTable.model_validate(config["tables"])
+            with_values = {**dict(template), "values": tuple(dict.fromkeys(values))}
+            return self.model_validate({**config, "tables": with_values})
+
+    def _filled(self, values: Collection[str]) -> Filled:
+        filling = self._of_values(values)
+        return Filled(filling.sink, filling._table_inputs, filling._staging_area())
 
     @property
     def _table_inputs(self) -> dict[str, TableInput]:

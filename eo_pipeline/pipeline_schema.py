@@ -22,6 +22,7 @@ from pydantic_core import core_schema
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.registry import sink_class, sink_names
+from eo_pipeline.tables import EachTable, Table
 
 Schema = dict[str, Any]
 
@@ -47,7 +48,14 @@ def document_schema() -> Schema:
     """Return the schema of a plain document, whose top level holds the pipeline's fields."""
     schema = model_schema(Pipeline)
     schema["properties"]["sink"] = sink_schema()
+    schema["properties"]["tables"] |= tables_schema()
     return {"$schema": _DIALECT, **schema}
+
+
+def tables_schema() -> Schema:
+    """Return the schema of ``tables``: a list, or the fields of those that appear."""
+    listed = {"type": "array", "items": model_schema(Table)}
+    return {"if": {"type": "object"}, "then": model_schema(EachTable), "else": listed}
 
 
 def sink_schema() -> Schema:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from eo_pipeline.config.documents import load_transform
 from eo_pipeline.config.settings import Settings, one_or_more, problems
+from eo_pipeline.errors import some_of
 from eo_pipeline.kafka.source import KafkaSource, SchemaText
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.registry import sink_class, sink_names, validate_sink
-from eo_pipeline.sinks.tables import TablesSink
+from eo_pipeline.sinks.tables import Appearing, TablesSink
 
 #: Fields of a table that override those of the pipeline's source, and of its sink.
 _OF_SOURCE = frozenset(
@@ -27,6 +35,14 @@ _OF_SOURCE = frozenset(
 _OF_SINK = frozenset({"mode", "key", "sequence_by", "dead_letter_table"})
 #: Behind the pipeline's name: the table that has the records which no table takes as dead letters.
 REST_SUFFIX = "_rest"
+#: Behind the pipeline's name: where tables appear, the table without rows whose ledger is theirs.
+EACH_SUFFIX = "_each"
+#: In the name of tables that appear: the value that a table is of.
+VALUE = "{value}"
+#: The value of ``each`` that stands for the topic itself, and needs no read.
+TOPIC = "topic"
+#: Values that a message names.
+_VALUES_NAMED = 10
 #: Fields of a source that say how records are decoded; each table has its own.
 _DECODING = _OF_SOURCE | {"registry", "schema_changes"}
 
@@ -79,6 +95,106 @@ class Table(Settings):
         return {name: value for name, value in self if name in names and value is not None}
 
 
+class EachTable(Table):
+    """Tables that appear: one for each value of ``each``, made when its first record comes.
+
+    Args:
+        each: ``topic``, or an SQL expression of the columns that ``where`` has. Where it is null,
+            a record belongs to none of the tables.
+        name: name of a table, with ``{value}``; default: the value. Of a value that is no name,
+            other characters become ``_``.
+        limit: maximum number of tables.
+
+    The other fields are those of each table.
+    """
+
+    name: str = VALUE
+    each: str = Field(min_length=1)
+    limit: PositiveInt = 100
+    #: those that have a table, or get one
+    values: SkipJsonSchema[tuple[str, ...]] = Field(default=(), exclude=True, repr=False)
+
+    @field_validator("name")
+    @classmethod
+    def _is_of_its_value(cls, name: str) -> str:
+        if VALUE not in name:
+            raise ValueError(f"tables that appear need different names: with {VALUE}")
+        return name
+
+    @model_validator(mode="after")
+    def _has_few_values(self) -> Self:
+        if len(self.values) > self.limit:
+            raise ValueError(
+                f"{len(self.values)} values of {self.each} need as many tables, and limit is "
+                f"{self.limit}: {some_of(self.values, _VALUES_NAMED)}. Raise limit, let each be "
+                "null for records that need no table, or leave them out by where"
+            )
+        return self
+
+    @property
+    def of_topics(self) -> bool:
+        """True if each topic has a table: the ranges name them all."""
+        return self.each.strip() == TOPIC
+
+    def named(self, store: type[Sink]) -> dict[str, str]:
+        """Return the values by the names of their tables in ``store``.
+
+        Raises:
+            ValueError: two of them have one name.
+        """
+        names: dict[str, str] = {}
+        for value in self.values:
+            name = self.name.replace(VALUE, store.not_in_names.sub("_", value))
+            if (other := names.get(name)) is not None:
+                raise ValueError(
+                    f"the tables of {other!r} and {value!r}, values of {self.each}, are both named "
+                    f"{name}. Let each give values that differ in letters or digits"
+                )
+            names[name] = value
+        return names
+
+    def table(self, name: str, value: str) -> Table:
+        """Return the table ``name``, of ``value``."""
+        fields = {n: getattr(self, n) for n in self.model_fields_set & Table.model_fields.keys()}
+        if self.of_topics:
+            return Table.model_validate({**fields, "name": name, "topics": (value,)})
+        conditions = [f"{self._value} = {_literal(value)}", *self._conditions]
+        return Table.model_validate({**fields, "name": name, "where": " AND ".join(conditions)})
+
+    def appearing(self, ledger: Sink, names: Mapping[str, str]) -> Appearing:
+        """Return what tells whether a table is missing; ``ledger`` is the sink of the ledger, and
+        ``names`` are of :meth:`named`.
+        """
+        listed = ", ".join(map(_literal, self.values))
+        new = [f"topic IN ({', '.join(map(_literal, self.topics))})"] if self.topics else []
+        new += [*self._conditions, *([f"{self._value} NOT IN ({listed})"] if listed else [])]
+        value = f"CASE WHEN {' AND '.join(new)} THEN {self._value} END" if new else self._value
+        return Appearing(
+            *(ledger, self.name, names, self.limit, self.topics),
+            new=None if self.of_topics else value,
+        )
+
+    @property
+    def takes(self) -> str:
+        """The condition, SQL, on which a record is one of a table, perhaps of one to come."""
+        return " AND ".join([f"{self._value} IS NOT NULL", *self._conditions])
+
+    @property
+    def _value(self) -> str:
+        # a comment may end it
+        return f"CAST(({self.each}\n) AS STRING)"
+
+    @property
+    def _conditions(self) -> list[str]:
+        return [f"({self.where}\n)"] if self.where is not None else []
+
+
+def _literal(text: str) -> str:
+    """Return ``text`` as a literal of Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a pipeline with the sink of all its tables as its sink, the source of
     all as its source, and each table with a source of its own.
@@ -90,11 +206,19 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     errors: list[InitErrorDetails] = []
     with _located(errors, "sink"):
         store = _store(sink)
+    with _located(errors, "tables"):
+        template = each_of(config)
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
+    appeared: dict[str, str] = {}
+    with _located(errors, "tables"):
+        appeared = template.named(store) if template else {}
     tables, members = [], {}
-    for index, given in enumerate(config["tables"]):
-        with _located(errors, "tables", index):
+    given_tables = config["tables"]
+    if template:  # one that nobody needs yet shows what is wrong with all
+        given_tables = [template.table(*of) for of in (appeared or {"value": "value"}).items()]
+    for index, given in enumerate(given_tables):
+        with _located(errors, "tables", *([] if template else [index])):
             table = Table.model_validate(given)
             own = table.overrides(_OF_SINK) | dict(_allowed(store, table.sink))
             fields = store.table_fields(sink | own, str(config.get("name")), table.name)
@@ -106,25 +230,55 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
             tables.append(table.model_copy(update={"source": KafkaSource.model_validate(read)}))
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
-    topics = source.get("topics") or _named(tables)
+    if template and not appeared:
+        tables, members = [], {}
+    topics = source.get("topics") or (template.topics if template else _named(tables))
     common = {name: value for name, value in source.items() if name not in _DECODING}
     if "topic_pattern" not in source:
         common["topics"] = topics
     common |= {"value_format": "raw"}
     if config.get("rest") == "dead_letter":
         with _located(errors, "rest"):
-            name = f"{config.get('name')}{REST_SUFFIX}"
             limit = {k: v for k, v in source.items() if k == "dead_letter_limit"}
-            tables.append(_rest(name, common | limit, tables))
-            shared = {k: v for k, v in sink.items() if k not in store.of_one_table}
-            fields = store.table_fields(shared, str(config.get("name")), name)
-            members[name] = validate_sink(fields).one_of_several().without_rows()
+            taken = (
+                [template.takes]
+                if template
+                else [t.source.takes(t.where) for t in tables if t.source]
+            )
+            rest = _rest(f"{config.get('name')}{REST_SUFFIX}", common | limit, taken)
+            tables.append(rest)
+            members[rest.name] = _without_rows(store, sink, config, rest.name)
     with _located(errors, "tables"):
-        _refuse_names(tables, one_or_more(topics) if "topic_pattern" not in source else None)
-        together = TablesSink.model_validate({"members": members})
+        # a table that appeared stays when its topic is read no more
+        named = [template] if template else tables
+        _refuse_names(named, one_or_more(topics) if "topic_pattern" not in source else None)
+        together: dict[str, Any] = {"members": members}
+        if template:
+            holder = _without_rows(store, sink, config, f"{config.get('name')}{EACH_SUFFIX}")
+            together["appearing"] = template.appearing(holder, appeared)
+        into = TablesSink.model_validate(together)
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
-    return {**config, "tables": tables, "source": common, "sink": together}
+    return {**config, "tables": tables, "source": common, "sink": into}
+
+
+def each_of(config: Mapping[str, Any]) -> EachTable | None:
+    """Return the tables that appear of a pipeline's fields; None if its tables are listed.
+
+    Raises:
+        ValidationError: they are wrong.
+    """
+    given = config.get("tables")
+    return EachTable.model_validate(given) if isinstance(given, Mapping | EachTable) else None
+
+
+def _without_rows(
+    store: type[Sink], sink: Mapping[str, Any], config: Mapping[str, Any], name: str
+) -> Sink:
+    """Return the sink of a table ``name`` beside the others, which has no rows."""
+    shared = {k: v for k, v in sink.items() if k not in store.of_one_table}
+    fields = store.table_fields(shared, str(config.get("name")), name)
+    return validate_sink(fields).one_of_several().without_rows()
 
 
 def _store(sink: Mapping[str, Any]) -> type[Sink]:
@@ -142,12 +296,11 @@ def _store(sink: Mapping[str, Any]) -> type[Sink]:
     return store
 
 
-def _rest(name: str, source: Mapping[str, Any], tables: Sequence[Table]) -> Table:
-    """Return the table of the records of ``source`` that none of ``tables`` takes."""
-    conditions = [table.source.takes(table.where) for table in tables if table.source]
+def _rest(name: str, source: Mapping[str, Any], taken: Sequence[str]) -> Table:
+    """Return the table of the records of ``source`` for which none of ``taken`` is true."""
     read = KafkaSource.model_validate({**source, "on_bad_record": "dead_letter"})
-    where = f"NOT ({' OR '.join(conditions)})"
-    return Table(name=name, where=where, source=read, takes_rest=True)
+    conditions = (f"coalesce({condition}, false)" for condition in taken)
+    return Table(name=name, where=f"NOT ({' OR '.join(conditions)})", source=read, takes_rest=True)
 
 
 def _allowed(store: type[Sink], fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from eo_pipeline.crashpoints import CrashPoint, reach
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Counts, LedgerEntry
-from eo_pipeline.ledger.history import Checkpoint
+from eo_pipeline.ledger.history import Checkpoint, checkpoints
 from eo_pipeline.operations.change_plan import look_again, refuse_stale, stale
 from eo_pipeline.operations.replay import ReplayPlan, replay_entry
 from eo_pipeline.runs.checkpoint import RunContext
@@ -101,6 +101,12 @@ class Difference:
     @property
     def unchanged(self) -> int:
         return self.before - self.removed - self.changed
+
+    def of_table(self, name: str) -> Difference:
+        """Return it with the name of one of several tables before its columns and keys."""
+        columns = {f"{name}.{column}": count for column, count in self.columns.items()}
+        examples = (replace(e, key={"table": name, **e.key}) for e in self.examples)
+        return replace(self, columns=columns, examples=tuple(examples))
 
     def plus(self, more: Difference) -> Difference:
         """Return the sum of two differences."""
@@ -306,16 +312,20 @@ NO_COLUMNS = pa.schema([(CHECKPOINT_COLUMN, pa.int64())])
 
 @dataclass(frozen=True)
 class CheckpointPreview:
-    """Preview of one ``checkpoint``: the ``counts`` of the new rows, and the difference."""
+    """Preview of one ``checkpoint``: the ``counts`` of the new rows, and the difference; of several
+    tables in one ``table``.
+    """
 
     checkpoint: Checkpoint
     counts: Counts
     rows: Difference
+    table: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "version": self.checkpoint.version,
+            **({"table": self.table} if self.table else {}),
             **difference_json(self.rows),
             "records": self.counts.records,
             "dead_letters": [self.checkpoint.counts.dead_letters, self.counts.dead_letters],
@@ -377,22 +387,40 @@ def preview_replay(
     """See :meth:`eo_pipeline.pipeline.Pipeline.preview_replay`."""
     refuse_stale(steps.pipeline, plan.head, steps.session.head())
     plan.check(steps)
-    previews, used_key, left_out = [], tuple(key), dict[str, str]()
+    tables = [name for name, table in steps.tables.items() if not table.takes_rest] or [""]
+    previews, keys, left_out = [], set[tuple[str, ...]](), dict[str, str]()
     with scratch(staging) as files:
-        for number, checkpoint in enumerate(plan.checkpoints, start=1):
-            steps.say(
-                f"looking at checkpoint {checkpoint.version}, {number} of {len(plan.checkpoints)}"
-            )
-            comparer = _CheckpointComparer(steps, files, checkpoint, tuple(key))
-            entry = replay_entry(plan.head, checkpoint, steps.run_id, {})
-            with comparer.attempt(entry) as attempt:
-                counts, rows, used_key, missing = comparer.compared(entry, attempt)
-            previews.append(CheckpointPreview(checkpoint, counts, rows))
-            left_out |= missing
+        for name in tables:
+            of_table = steps.of_table(name) if name else steps
+            part = _of_table(plan, of_table) if name else plan
+            for number, checkpoint in enumerate(part.checkpoints, start=1):
+                where = f"{number} of {len(part.checkpoints)}{f' of {name}' if name else ''}"
+                steps.say(f"looking at checkpoint {checkpoint.version}, {where}")
+                comparer = _CheckpointComparer(of_table, files, checkpoint, tuple(key))
+                entry = replay_entry(part.head, checkpoint, steps.run_id, {})
+                with comparer.attempt(entry) as attempt:
+                    counts, rows, used_key, missing = comparer.compared(entry, attempt)
+                rows = rows.of_table(name) if name else rows
+                previews.append(CheckpointPreview(checkpoint, counts, rows, name))
+                keys.add(used_key)
+                left_out |= {f"{name}.{c}" if name else c: why for c, why in missing.items()}
     newest, went_back = look_again(steps.session, plan.head)
     if went_back:
         raise stale(steps.pipeline, plan.head, steps.session.entry(newest))
-    return ReplayPreview(plan, used_key, tuple(previews), left_out)
+    used = keys.pop() if len(keys) == 1 else ()
+    return ReplayPreview(plan, used, tuple(previews), left_out)
+
+
+def _of_table(plan: ReplayPlan, steps: RunContext) -> ReplayPlan:
+    """Return the part of ``plan`` of one of several tables: its checkpoints that read its topics,
+    with the ranges and counts of the table.
+    """
+    versions = {checkpoint.version for checkpoint in plan.checkpoints}
+    live = checkpoints([*steps.session.history(min(versions))])
+    head = steps.session.head()
+    assert head is not None
+    planned = tuple(checkpoint for checkpoint in live if checkpoint.version in versions)
+    return replace(plan, head=head, checkpoints=planned)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from eo_pipeline.audit.report import (
     Repair,
 )
 from eo_pipeline.batch.tables import TablesStager
+from eo_pipeline.errors import NothingToDoError
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, spans
 from eo_pipeline.runs.checkpoint import RunContext
 from eo_pipeline.storage.paths import Place
@@ -28,6 +29,10 @@ def audit_tables(
     """See :meth:`eo_pipeline.pipeline.Pipeline.audit`. The report has that of each table in
     ``tables``; ``checkpoints`` and ``totals`` are sums over them.
     """
+    if not context.tables:
+        raise NothingToDoError(
+            f"Pipeline {context.pipeline!r}: no table has appeared yet, there is nothing to audit."
+        )
     reports = {
         name: Audit(context.of_table(name), staging, progress).run(last) for name in context.tables
     }

@@ -6,9 +6,10 @@ record may be taken by several tables; one that no table takes is the ``rest``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from functools import partial
+from typing import Literal, NamedTuple, Self, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
+from eo_pipeline.sinks.tables import Appearing, TablesAppearedError
 from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error, staging_settings
 from eo_pipeline.spark.errors import error_text
 from eo_pipeline.spark.interrupts import cores
@@ -32,6 +34,7 @@ from eo_pipeline.staging.attempt import Attempt
 from eo_pipeline.staging.rows import StagedOutput
 
 Rest = Literal["fail", "ignore", "dead_letter"]
+T = TypeVar("T")
 
 
 class ReadTotals(NamedTuple):
@@ -64,12 +67,16 @@ class TablesStager:
     source: KafkaSource
     tables: Mapping[str, Stager]
     rest: Rest
+    #: given if more tables appear
+    appearing: Appearing | None = None
 
     @property
     def code_version(self) -> str | None:
         """Changes when the schema or the transform of a table is edited; None if nobody can tell
-        for one of them.
+        for one of them. Tables that appear have the same.
         """
+        if self.appearing:
+            return next((stager.code_version for stager in self._takers.values()), None)
         return code_version_of_tables(
             {name: stager.code_version for name, stager in self.tables.items()}
         )
@@ -81,7 +88,12 @@ class TablesStager:
 
         Raises:
             BadRecordError: also of a record that no table takes, if ``rest`` is ``fail``.
+            TablesAppearedError: a table is missing.
         """
+        if self.appearing:
+            self._refuse_new_topics(self.appearing, entry)
+            if not self._takers:
+                self._refuse_new_values(spark, self.appearing, entry)
         parts = {name: self._part(name, entry) for name in self.tables}
         covering = self._covering(parts, entry)
         counted, staged_together = self._together(spark, entry, attempt, parts)
@@ -89,6 +101,8 @@ class TablesStager:
         if counted is None and is_split:
             counted = self.count(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         if counted:
+            if self.appearing and counted.rest:
+                self._refuse_new_values(spark, self.appearing, entry)
             self._refuse_rest(entry, counted)
         outputs, counts = {}, {}
         for name, part in parts.items():
@@ -118,7 +132,8 @@ class TablesStager:
             unknown=sum(of_table.unknown or 0 for of_table in counts.values()),
             unknown_fields=tuple(sorted(names)[:NAMES_MAX]),
             rest=totals.rest,
-            tables=counts,
+            # those that left the document keep their rows
+            tables={**entry.counts.tables, **counts},
         )
 
     @property
@@ -183,6 +198,30 @@ class TablesStager:
         ours = self._of_condition(error, pipeline)
         return ours or job_error(spark, error, job, transformed=False)
 
+    def _refuse_new_topics(self, appearing: Appearing, entry: LedgerEntry) -> None:
+        """Return if each topic of ``entry`` has its table, or none takes it."""
+        if appearing.new is None:
+            topics = {r.topic for r in entry.ranges if r.topic in (appearing.topics or (r.topic,))}
+            if new := topics - {*appearing.names.values()}:
+                raise TablesAppearedError(new)
+
+    def _refuse_new_values(
+        self, spark: SparkSession, appearing: Appearing, entry: LedgerEntry
+    ) -> None:
+        """Return if each value of ``entry`` has its table."""
+        value = appearing.new
+        if value is None:
+            return
+
+        def values(raw: DataFrame) -> list[str]:
+            new = raw.withColumns(condition_columns()).select(F.expr(value).alias("value"))
+            distinct = new.where("value IS NOT NULL").distinct().limit(appearing.limit + 1)
+            return [row["value"] for row in interruptible(spark, distinct.collect)]
+
+        of = entry.pipeline, entry.ranges, entry.topic_ids
+        if new := self._of_records(spark, *of, values):
+            raise TablesAppearedError(new)
+
     def _refuse_rest(self, entry: LedgerEntry, totals: ReadTotals) -> None:
         """Return if no record is left, or may be.
 
@@ -212,18 +251,29 @@ class TablesStager:
             ConfigError: the ``where`` of a table fails.
             EoPipelineError: another error of :meth:`Stager.stage`.
         """
+        return self._of_records(spark, pipeline, ranges, topic_ids, partial(self._count, spark))
+
+    def _of_records(
+        self,
+        spark: SparkSession,
+        pipeline: str,
+        ranges: Sequence[OffsetRange],
+        topic_ids: Mapping[str, str],
+        ask: Callable[[DataFrame], T],
+    ) -> T:
+        """Return what ``ask`` returns of the records of ``ranges``; errors as of :meth:`count`."""
         job = f"Pipeline {pipeline!r}: the Spark job that counts what each table takes"
         try:
             try:
                 raw = read_ranges(
                     spark, self.source, ranges, pipeline=pipeline, topic_ids=topic_ids
                 )
-                return self._count(spark, raw)
+                return ask(raw)
             except SPARK_ERRORS as error:
                 if not is_of_odd_times(error):
                     raise
                 alone = fetched_alone(self.source, ranges, pipeline)
-                return self._count(spark, frame_of(spark, alone.records, cores(spark) or 1))
+                return ask(frame_of(spark, alone.records, cores(spark) or 1))
         except SPARK_ERRORS as error:
             raise self._error(spark, error, pipeline, job) from error
 
@@ -238,10 +288,13 @@ class TablesStager:
             else []
         )
         failed = [n for n, where in conditions.items() if any(f in where for f in fragments if f)]
-        if not failed:
+        what = f"where of table {', '.join(failed)}"
+        if self.appearing and any(f in (self.appearing.new or "") for f in fragments if f):
+            what = "each (or where) of tables"
+        elif not failed:
             return None
         return ConfigError(
-            f"Pipeline {pipeline!r}: where of table {', '.join(failed)} fails: "
+            f"Pipeline {pipeline!r}: {what} fails: "
             f"{error_text(error, 1)} Nothing was committed. Correct it; try_cast and the like give "
             "null for a value that does not fit, and the table does not take that record."
         )
@@ -252,7 +305,7 @@ class TablesStager:
         conditions = [s.source.takes(s.where) for s in self._takers.values()]
         # one text: of hundreds of columns Spark's analysis takes seconds
         numbers = ", ".join(f"if({taken}, {at}, null)" for at, taken in enumerate(conditions))
-        taken = F.expr(f"posexplode_outer(array_compact(array({numbers})))")
+        taken = F.expr(f"posexplode_outer(array_compact(CAST(array({numbers}) AS ARRAY<INT>)))")
         place = F.struct("topic", "partition", "offset").alias("place")
         routed = raw.withColumns(sizes | condition_columns()).select(
             *sizes, place, taken.alias("turn", "number")

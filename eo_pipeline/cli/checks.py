@@ -41,7 +41,7 @@ from eo_pipeline.operations.status import Status
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
-from eo_pipeline.sinks.sql.ledger import LEDGER_TABLE
+from eo_pipeline.sinks.sql.config import LEDGER_TABLE
 from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH
 from eo_pipeline.spark.connector import is_left_to_spark, must_download
 from eo_pipeline.spark.java import find_java

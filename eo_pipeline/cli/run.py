@@ -69,7 +69,10 @@ def show_preview(
         output.document(plan.to_json() | {"preview": preview.to_json()})
         return preview
     output.say()
-    output.table(_COLUMNS, [_row(checkpoint) for checkpoint in preview.to_json()["checkpoints"]])
+    shown = preview.to_json()["checkpoints"]
+    of_tables = any("table" in checkpoint for checkpoint in shown)
+    titles = (_COLUMNS[0], "table", *_COLUMNS[1:]) if of_tables else _COLUMNS
+    output.table(titles, [_row(checkpoint) for checkpoint in shown])
     output.say(str(preview), "bold")
     rows = preview.rows
     for column, count in sorted(rows.columns.items(), key=lambda item: -item[1]):
@@ -94,7 +97,8 @@ def _row(fields: dict[str, object]) -> list[str]:
     figures = [number(count) for n in names if isinstance(count := fields[n], int)]
     then, now = fields["dead_letters"] if isinstance(fields["dead_letters"], list) else (0, 0)
     letters = f"{number(then)} -> {number(now)}" if then != now else number(now)
-    return [str(fields["version"]), *figures, letters]
+    of_table = [str(fields["table"])] if "table" in fields else []
+    return [str(fields["version"]), *of_table, *figures, letters]
 
 
 def _example_line(example: RowExample, *, keyed: bool) -> str:

@@ -237,10 +237,12 @@ def _paths(fields: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
         if isinstance(value, Mapping) and (value.keys() == {"file"} or name == "client"):
             yield from paths_at("source", name)
     tables = fields.get("tables")
-    for number, table in enumerate(tables if isinstance(tables, list) else ()):
+    listed = enumerate(tables if isinstance(tables, list) else ())
+    places: list[tuple[tuple[str | int, ...], Any]] = [(("tables", at), t) for at, t in listed]
+    for place, table in [*places, (("tables",), tables)]:
         for name, value in table.items() if isinstance(table, Mapping) else ():
             if isinstance(value, Mapping) and value.keys() == {"file"}:
-                yield from paths_at("tables", number, name)
+                yield from paths_at(*place, name)
     sink = sections.get("sink", {})
     for name in _SINK_PATHS.get(str(sink.get("type")), ("path",)) if sink else ():
         yield from paths_at("sink", name)

@@ -69,6 +69,12 @@ def table_spec(declared: DagsterPipeline) -> dg.AssetSpec:
 
 
 def _of_tables(declared: DagsterPipeline) -> str:
+    sink = declared.pipeline.sink
+    if isinstance(sink, TablesSink) and sink.appearing:
+        return (
+            f"Tables {sink.appearing.name} of {_topics(declared)}, each made when its first record "
+            "comes: each commit writes all in one transaction."
+        )
     if not declared.members:
         return f"Table with each record of {_topics(declared)} exactly once."
     named = ", ".join(declared.members)

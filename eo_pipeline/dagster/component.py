@@ -33,11 +33,10 @@ from eo_pipeline.dagster.yaml_values import (
 )
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.pipeline_schema import model_schema, sink_schema
+from eo_pipeline.pipeline_schema import model_schema, sink_schema, tables_schema
 from eo_pipeline.sinks.capabilities import Maintenance
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.tables import Table
 
 _PART_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "source": lambda: model_schema(KafkaSource),
@@ -45,7 +44,7 @@ _PART_SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "storage": lambda: model_schema(Storage),
     "spark": lambda: model_schema(SparkSettings),
     "maintenance": lambda: model_schema(Maintenance),
-    "tables": lambda: {"type": "array", "items": model_schema(Table)},
+    "tables": tables_schema,
 }
 
 
@@ -224,12 +223,12 @@ class KafkaPipelineComponent(Automation, dg.Component):
         _resolver("Settings of `eo maintain` for Delta and Iceberg tables.", optional=True),
     ] = None
     tables: Annotated[
-        list[Fields] | None,
+        list[Fields] | Fields | None,
         dg.Resolver(
             resolve_texts,
-            model_field_type=list[Fields] | None,
+            model_field_type=list[Fields] | Fields | None,
             description="Several tables of one store, filled by one transaction; `sink` then has "
-            "no `table`.",
+            "no `table`. With `each` instead of a list: one for each value.",
         ),
     ] = None
     rest: Literal["fail", "ignore", "dead_letter"] | None = Field(

@@ -416,10 +416,10 @@ def _fork_plan(declared: DagsterPipeline, config: ForkRequest) -> ForkPlan:
 def _fork(declared: DagsterPipeline, context: dg.OpExecutionContext, config: ForkRequest) -> None:
     plan = _fork_plan(declared, config)
     plan.apply(reason=config.reason, asked_by=asked_by(context), run_id=context.run.run_id)
-    sink = fork_sink(declared.pipeline, config.sink)
+    forked = declared.pipeline.forked(config.name, fork_sink(declared.pipeline, config.sink))
     context.add_output_metadata(
         {
-            "table": sink.table_name,
+            "table": forked.sink.table_name,
             "defs.yaml": _document(declared, config),
             **_shown(context, plan, done=True),
         }

@@ -205,8 +205,9 @@ def version_or_moment(target: Target, field: str) -> int | datetime:
         raise ConfigError(f"{field}.time: {error}; write it as 2026-01-31T12:00:00Z") from error
 
 
-def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink:
-    """Return the sink of a fork: a complete one, or the pipeline's updated with ``changes``.
+def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink | Mapping[str, Any]:
+    """Return the sink of a fork: a complete one, or the pipeline's updated with ``changes``; with
+    several tables the fields of that of all.
 
     Raises:
         ConfigError: fields are invalid (named without their values), or nothing differs.
@@ -215,11 +216,16 @@ def fork_sink(pipeline: Pipeline, changes: Mapping[str, Any]) -> Sink:
         config = expanded(changes)
     except expandvars.ExpandvarsException as error:
         raise ConfigError(f"sink: {error}") from error
-    if "type" in config:
+    current: Sink | Mapping[str, Any] = pipeline.sink
+    changed: Sink | Mapping[str, Any]
+    if pipeline.has_tables:
+        current = dict(pipeline.declared_sink)
+        changed = config if "type" in config else {**current, **config}
+    elif "type" in config:
         return sink_from_config(config)
-    current = pipeline.sink
-    with as_config_error("the sink", below=("sink",)):
-        changed = type(current).model_validate({**dict(current), **config})
+    else:
+        with as_config_error("the sink", below=("sink",)):
+            changed = type(pipeline.sink).model_validate({**dict(current), **config})
     if changed == current:
         raise ConfigError(
             f"sink: identical to the sink of {pipeline.name!r}; a fork needs its own table"

@@ -152,7 +152,8 @@ def _members(
     of one that goes back, of all: the ledger does not tell in which of them rows left.
     """
     code, events = entry.details.get(CODE_VERSION), []
-    for name, key in declared.members.items():
+    appeared = {name: declared.member(name) for name in entry.values}
+    for name, key in {**declared.members, **appeared}.items():
         counts = entry.counts.tables.get(name, Counts())
         if counts.rows or counts.dead_letters or goes_back(entry):
             metadata = member_metadata(entry, counts) | last

@@ -213,7 +213,11 @@ class DagsterPipeline:
     def members(self) -> dict[str, dg.AssetKey]:
         """Keys of the assets of single tables, by the table's name, if the pipeline has several."""
         with_rows = [table for table in self.pipeline.tables if not table.takes_rest]
-        return {table.name: self._key("member", table.name) for table in with_rows}
+        return {table.name: self.member(table.name) for table in with_rows}
+
+    def member(self, name: str) -> dg.AssetKey:
+        """Return the key of one of several tables; where tables appear, it is declared nowhere."""
+        return self._key("member", name)
 
     @cached_property
     def offsets(self) -> dg.AssetKey:
@@ -276,7 +280,7 @@ class DagsterPipeline:
     def topics_of(self, member: str) -> tuple[dg.AssetKey, ...]:
         """Return the keys of the topics of one of several tables."""
         sources = {table.name: table.source for table in self.pipeline.tables}
-        source = sources[member]
+        source = sources.get(member)
         return tuple(map(self.topic, source.topics)) if source and source.topics else self.topics
 
     def topic(self, name: str) -> dg.AssetKey:

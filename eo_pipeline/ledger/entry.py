@@ -179,7 +179,8 @@ class Identity:
     those of their keys; ``written`` is what the newest of them was written as. ``floor`` is None in
     a ledger that was never pruned. ``marks`` tell the logs that were read from others; an entry of
     an earlier release has none. Of a pipeline that fills several tables ``tables`` has ``sink``,
-    ``schemas``, ``key_schemas`` and ``written`` of each by its name.
+    ``schemas``, ``key_schemas`` and ``written`` of each by its name; ``value`` is what one of those
+    that appeared is of.
     """
 
     parent: str | None = None
@@ -191,6 +192,7 @@ class Identity:
     floor: Floor | None = None
     marks: StoredMarks = field(default_factory=dict)
     tables: Mapping[str, Identity] = field(default_factory=dict)
+    value: str | None = None
 
 
 class Stored(NamedTuple):
@@ -310,6 +312,12 @@ class LedgerEntry:
         tables; empty for one with a single table.
         """
         return tuple(self.identity.tables)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Values of the tables that appeared until this entry, by the tables' names."""
+        of_tables = self.identity.tables.items()
+        return {name: table.value for name, table in of_tables if table.value is not None}
 
     def of_table(self, name: str) -> LedgerEntry:
         """This entry as one of the table ``name`` alone: its counts and its identity. To be read
@@ -441,7 +449,7 @@ def _identity_written(identity: Identity, written: dict[str, Any]) -> dict[str, 
     for name in ("schemas", "key_schemas"):
         if not getattr(identity, name).held:
             written.pop(name)
-    for name in ("written", "floor"):
+    for name in ("written", "floor", "value"):
         if getattr(identity, name) is None:
             written.pop(name)
     if not identity.marks:

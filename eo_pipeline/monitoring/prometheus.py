@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -33,7 +33,7 @@ _GAUGES = {
     "eo_open_transaction_timestamp_seconds": "Start of the oldest open transaction that blocks "
     "records.",
     "eo_version": "Version of the ledger's newest entry.",
-    "eo_table_rows": "Rows of the pipeline in its table, as counted in the ledger.",
+    "eo_table_rows": "Rows of the pipeline in its table, or in each, as counted in the ledger.",
     "eo_last_commit_timestamp_seconds": "When the newest version was committed.",
     "eo_last_record_timestamp_seconds": "When the newest version that read records was committed.",
     "eo_last_checkpoint_seconds": "Seconds from plan to commit of the newest version with records.",
@@ -94,7 +94,9 @@ class Observed:
         self.looked_at = time.time()
 
     def gauges(self) -> Iterator[tuple[str, float]]:
-        """Return values by the names of :data:`_GAUGES`, without unknown ones."""
+        """Return values by the names of :data:`_GAUGES`, without unknown ones and those of
+        :meth:`rows_of_tables`.
+        """
         yield "eo_up", float(self.up)
         if self.looked_at is not None:
             yield "eo_look_timestamp_seconds", self.looked_at
@@ -110,13 +112,20 @@ class Observed:
         yield "eo_obstacles", len(self.status.losses) + len(self.status.blocked)
         if head := self.status.head:
             yield "eo_version", head.version
-            yield "eo_table_rows", head.counts.rows_total
             yield from _moment("eo_last_commit_timestamp_seconds", head.committed_at)
         if newest := self._totals.newest_read:
             yield from _moment("eo_last_record_timestamp_seconds", newest.committed_at)
             if newest.committed_at and newest.started_at:
                 spent = newest.committed_at - newest.started_at
                 yield "eo_last_checkpoint_seconds", spent.total_seconds()
+
+    def rows_of_tables(self) -> Mapping[str, int]:
+        """Return the rows by table; of a pipeline with one table its name is empty."""
+        if self.status is None or (head := self.status.head) is None:
+            return {}
+        if not head.tables:
+            return {"": head.counts.rows_total}
+        return {name: head.of_table(name).counts.rows_total for name in head.tables}
 
     def counters(self) -> Iterator[tuple[str, str, float]]:
         """Return values by the names of :data:`_COUNTERS`, each with its label's value or none."""
@@ -126,8 +135,8 @@ class Observed:
         yield from (("eo_look_errors", kind, n) for kind, n in tuple(self.errors.items()))
         yield "eo_records_read", "", totals.records
         yield "eo_bytes_read", "", totals.bytes
-        yield "eo_rows_written", "", totals.rows
-        yield "eo_dead_letters", "", totals.dead_letters
+        yield from (("eo_rows_written", table, n) for table, n in totals.rows.items())
+        yield from (("eo_dead_letters", table, n) for table, n in totals.dead_letters.items())
 
 
 @dataclass
@@ -137,8 +146,9 @@ class _Totals:
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
     bytes: int = 0
-    rows: int = 0
-    dead_letters: int = 0
+    #: by table; of a pipeline with one its name is empty
+    rows: Counter[str] = field(default_factory=lambda: Counter({"": 0}))
+    dead_letters: Counter[str] = field(default_factory=lambda: Counter({"": 0}))
     newest_read: LedgerEntry | None = None
     _last_entry: EntryId | None = None
 
@@ -146,7 +156,12 @@ class _Totals:
         """Return new totals that include the entries committed since; recomputed if the ledger was
         replaced. A concurrent scrape sees the old totals or the new ones.
         """
-        totals = replace(self, operations=Counter(self.operations))
+        totals = replace(
+            self,
+            operations=Counter(self.operations),
+            rows=Counter(self.rows),
+            dead_letters=Counter(self.dead_letters),
+        )
         while (entries := pipeline.following(totals._last_entry, _PER_REQUEST)) != []:
             if entries is None:
                 totals = _Totals()
@@ -162,8 +177,12 @@ class _Totals:
             self.newest_read = entry
             self.records += counts.records
             self.bytes += counts.bytes
-            self.rows += counts.rows
-            self.dead_letters += counts.dead_letters
+            for table, of_table in (counts.tables or {"": counts}).items():
+                self.rows[table] += of_table.rows
+                self.dead_letters[table] += of_table.dead_letters
+            if counts.tables:
+                self.rows.pop("", None)
+                self.dead_letters.pop("", None)
 
 
 def _moment(name: str, at: datetime | None) -> Iterator[tuple[str, float]]:
@@ -180,7 +199,7 @@ class PipelineMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, labelled with the name of the pipeline."""
         gauges = {
-            name: GaugeMetricFamily(name, text, None, ["pipeline"])
+            name: GaugeMetricFamily(name, text, None, ["pipeline", *_label(name)])
             for name, text in _GAUGES.items()
         }
         counters = {
@@ -190,12 +209,19 @@ class PipelineMetrics(Collector):
         for pipeline in self._observed:
             for name, value in pipeline.gauges():
                 gauges[name].add_metric([pipeline.name], value)
+            for table, rows in pipeline.rows_of_tables().items():
+                gauges["eo_table_rows"].add_metric(
+                    [pipeline.name, *([table] if table else [])], rows
+                )
             for name, kind, value in pipeline.counters():
                 counters[name].add_metric([pipeline.name, *([kind] if kind else [])], value)
         return [*gauges.values(), *counters.values()]
 
 
 _LABELS = {
+    "eo_table_rows": ["table"],
+    "eo_rows_written": ["table"],
+    "eo_dead_letters": ["table"],
     "eo_checkpoints": ["operation"],
     "eo_run_failures": ["kind"],
     "eo_look_errors": ["kind"],

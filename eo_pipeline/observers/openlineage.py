@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.observers.failures import kind_of
 from eo_pipeline.runs.report import STARTER, CheckpointReport, ObservedRun, Observer
 from eo_pipeline.sinks.config import Sink
+from eo_pipeline.sinks.tables import TablesSink
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ class LineageEvents(Observer):
         self._id = str(generate_new_uuid())
         self._sender = _Sender(run.pipeline)
         self._read: dict[str, _Read] = {topic: _Read() for topic in run.source.topics}
-        self._rows, self._bytes_out = 0, 0
+        self._rows, self._bytes_out = Counter[str](), 0
         self._columns: dict[str, str] = {}
         self._emit(RunState.START)
 
@@ -124,7 +126,7 @@ class LineageEvents(Observer):
 
     def _add(self, entry: LedgerEntry) -> None:
         counts, costs = entry.counts, entry.counts.costs
-        self._rows += counts.rows
+        self._rows.update({"": counts.rows} | {n: t.rows for n, t in counts.tables.items()})
         self._bytes_out += costs.bytes_out if costs else 0
         for r in entry.ranges:
             self._read.setdefault(r.topic, _Read()).offsets += r.span
@@ -141,7 +143,7 @@ class LineageEvents(Observer):
                 run=Run(self._id, self._run_facets(error)),
                 job=self._job(),
                 inputs=[self._input(topic) for topic in self._read],
-                outputs=[self._output()],
+                outputs=self._outputs(),
                 producer=_PRODUCER,
             )
         )
@@ -177,6 +179,25 @@ class LineageEvents(Observer):
             inputFacets={"inputStatistics": statistics} if has_count else {},
         )
 
+    def _outputs(self) -> list[OutputDataset]:
+        """The table, or each of several; where tables appear, all together."""
+        sink = self._run.sink
+        if not isinstance(sink, TablesSink) or sink.appearing:
+            return [self._output()]
+        return [
+            OutputDataset(
+                *written_name(member),
+                outputFacets={
+                    "outputStatistics": (
+                        output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                            rowCount=self._rows[name]
+                        )
+                    )
+                },
+            )
+            for name, member in sink.members.items()
+        ]
+
     def _output(self) -> OutputDataset:
         name = written_name(self._run.sink)
         facets: dict[str, Any] = {}
@@ -189,7 +210,7 @@ class LineageEvents(Observer):
         if lineage := self._column_lineage():
             facets["columnLineage"] = lineage
         statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=self._rows, size=self._bytes_out
+            rowCount=self._rows[""], size=self._bytes_out
         )
         return OutputDataset(
             namespace=name.namespace,

@@ -11,7 +11,6 @@ from eo_pipeline.errors import GoingBackError
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import (
     START_VERSION,
-    Counts,
     Identity,
     LedgerEntry,
     Operation,
@@ -108,9 +107,7 @@ class ForkPlan(RereadingPlan):
             identity=Identity(
                 past_topics=self.target.identity.past_topics, marks=self.target.identity.marks
             ),
-            counts=context.resolvers.carried(self.target, self.head)
-            if context.resolvers
-            else Counts(),
+            counts=context.carried(self.target, self.head),
         )
 
 

@@ -6,7 +6,7 @@ Steps have the numbers of :mod:`eo_pipeline.runs.runner`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -42,7 +42,7 @@ from eo_pipeline.runs.report import CheckpointReport, Recorder, Timing
 from eo_pipeline.runs.transaction import SinkTransaction, Stage
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import CommitOutcome, SinkSession
-from eo_pipeline.sinks.tables import TablesSink, TableView
+from eo_pipeline.sinks.tables import TablesAppearedError, TablesSink, TableView
 from eo_pipeline.spark import SparkProvider
 from eo_pipeline.spark.startup import Workload, work
 from eo_pipeline.staging.rows import StagedOutput
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from eo_pipeline.batch.stage import Stager, Transform
     from eo_pipeline.batch.tables import Rest, TablesStager
     from eo_pipeline.runs.background import BackgroundStaging
-    from eo_pipeline.staging.attempt import Attempt
+    from eo_pipeline.staging.attempt import Attempt, StagingArea
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +147,19 @@ class TableInput(NamedTuple):
     takes_rest: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+class Filled(NamedTuple):
+    """Tables that a pipeline fills, and their inputs; ``staging`` has folders of each."""
+
+    sink: Sink
+    tables: Mapping[str, TableInput]
+    staging: StagingArea
+
+
+@dataclass(kw_only=True)
 class RunContext:
     """Settings and connections of one operation on one pipeline, over one session of its sink.
 
-    Only its ``recorder`` changes.
+    Only its ``recorder`` changes, and what it fills by :meth:`grow`.
     """
 
     pipeline: str
@@ -172,6 +180,8 @@ class RunContext:
     #: no table takes
     tables: Mapping[str, TableInput] = field(default_factory=dict)
     rest: Rest = "fail"
+    #: where tables appear: makes those of the values
+    filled: Callable[[Collection[str]], Filled] | None = None
     #: of one of several tables; see :meth:`of_table`
     where: str | None = None
     takes_rest: bool = False
@@ -188,7 +198,7 @@ class RunContext:
         # here, because it takes pyspark, and a run that finds nothing new stages nothing
         from eo_pipeline.batch.stage import Stager
 
-        if not self.tables:
+        if not isinstance(self.sink, TablesSink):
             return Stager(
                 *(self.source, self.sink, self.transform, self.lineage),
                 where=self.where,
@@ -196,7 +206,6 @@ class RunContext:
             )
         from eo_pipeline.batch.tables import TablesStager
 
-        assert isinstance(self.sink, TablesSink)
         stagers = {
             name: Stager(
                 table.source,
@@ -208,7 +217,22 @@ class RunContext:
             )
             for name, table in self.tables.items()
         }
-        return TablesStager(self.source, stagers, self.rest)
+        return TablesStager(self.source, stagers, self.rest, self.sink.appearing)
+
+    def grow(self, values: Collection[str]) -> None:
+        """Fill the tables of ``values``, too, which appeared.
+
+        Raises:
+            ConfigError: they are too many, or one of them makes no name of a table.
+        """
+        assert self.filled is not None
+        assert isinstance(self.sink, TablesSink)
+        earlier = self.sink.appearing.names.values() if self.sink.appearing else ()
+        self.sink, self.tables, staging = self.filled([*earlier, *values])
+        self.session.take_in(self.sink)
+        self.recovery = replace(self.recovery, staging=staging)
+        for derived in ("stager", "_books_of_tables"):
+            self.__dict__.pop(derived, None)
 
     @cached_property
     def entries(self) -> EntryCache:
@@ -226,6 +250,18 @@ class RunContext:
             name: self._books_of(table.source, partial(self._entry_of_table, name))
             for name, table in self.tables.items()
         }
+
+    def carried(self, entry: LedgerEntry, head: LedgerEntry) -> Counts:
+        """Return what is known of schemas at ``entry``, for a ledger that begins there; ``head`` is
+        that of this one.
+        """
+        counts = self.resolvers.carried(entry, head) if self.resolvers else Counts()
+        of_tables = {
+            name: books.carried(entry.of_table(name), head.of_table(name))
+            for name, books in self._books_of_tables.items()
+            if books
+        }
+        return replace(counts, tables=of_tables)
 
     def _entry_of_table(self, name: str, version: int) -> LedgerEntry | None:
         entry = self.entries(version)
@@ -273,23 +309,16 @@ class RunContext:
             where=table.where,
             takes_rest=table.takes_rest,
             tables={},
+            filled=None,
         )
 
     def stager_of_one_table(self, measured: Counts | None = None) -> Stager:
-        """See :meth:`current_stager`.
-
-        Raises:
-            RefusedError: the pipeline fills several tables.
-        """
+        """See :meth:`current_stager`, of :meth:`of_table`, or of a pipeline with one table."""
         from eo_pipeline.batch.stage import Stager
 
         stager = self.current_stager(measured)
-        if isinstance(stager, Stager):
-            return stager
-        raise RefusedError(
-            f"Pipeline {self.pipeline!r} fills several tables; comparing them is not supported. "
-            "Nothing was changed."
-        )
+        assert isinstance(stager, Stager)
+        return stager
 
     def _current(
         self,
@@ -363,12 +392,24 @@ def prepare(
         context.begin_spark()
     if version := context.stager.code_version:
         entry = replace(entry, details={**entry.details, CODE_VERSION: version})
+    try:
+        transaction = _transaction(context, entry, measured, ahead)
+    except TablesAppearedError as appeared:
+        context.say(f"tables appear, of {', '.join(appeared.values)}; reading again for them")
+        context.grow(appeared.values)
+        again = replace(entry, transaction_id=new_transaction_id())
+        return prepare(context, head, again, cluster, measured)
+    return PreparedCheckpoint(transaction, before, after)
+
+
+def _transaction(
+    context: RunContext, entry: LedgerEntry, measured: Counts, ahead: BackgroundStaging | None
+) -> SinkTransaction:
     entry = context.session.identified(entry)
     if ahead is None:
-        return PreparedCheckpoint(_prepared(context, entry, measured), before, after)
+        return _prepared(context, entry, measured)
     transaction = SinkTransaction(context.session, ahead.identified(entry), ahead.attempt)
-    _pre_commit(context, transaction, partial(_take_staged, context, ahead))
-    return PreparedCheckpoint(transaction, before, after)
+    return _pre_commit(context, transaction, partial(_take_staged, context, ahead))
 
 
 def commit(context: RunContext, prepared: PreparedCheckpoint) -> LedgerEntry:

@@ -193,8 +193,9 @@ def _with_written(
                 of_table,
             )
             for name, of_table in counts.tables.items()
+            if name in session.members
         }
-        return replace(counts, tables=tables)
+        return replace(counts, tables={**counts.tables, **tables})
     if not counts.rows or output.rows is None:
         return counts
     columns = _columns(session, output) or {}

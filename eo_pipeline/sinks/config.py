@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ class Sink(Settings, ABC):
       None: the store has no such transaction, for the reason ``no_tables_reason``.
     - ``table_field``: the field that names the table; with several tables the document has none.
     - ``tables_within``: the field that names what several tables are in, if there is one.
+    - ``not_in_names``: what a table's name has ``_`` for, if it comes from a value.
     - ``of_one_table``: fields that one of several tables may have otherwise than the others.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
@@ -76,6 +78,7 @@ class Sink(Settings, ABC):
     no_tables_reason: ClassVar[str] = "one transaction of this store fills one table"
     table_field: ClassVar[str] = "table"
     tables_within: ClassVar[str | None] = None
+    not_in_names: ClassVar[re.Pattern[str]] = re.compile(r"\W")
     of_one_table: ClassVar[frozenset[str]] = frozenset()
     extra: ClassVar[str | None] = None
 

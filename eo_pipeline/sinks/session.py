@@ -288,6 +288,14 @@ class SinkSession(IdentityChecks):
     #: of a pipeline that fills several tables the session of each, by the table's name
     members: Mapping[str, SinkSession] = {}
 
+    def take_in(self, sink: Any) -> None:
+        """Open the sessions of those tables of ``sink``, a ``TablesSink``, that are not open.
+
+        Raises:
+            SinkUnavailableError, ConfigError: as ``Sink.open``.
+        """
+        raise NotImplementedError(f"this session has one table, not those of {sink!r}")
+
     def recover(self) -> LedgerEntry | None:
         """Settle what dead runs left open in the store, then return :meth:`head`.
 

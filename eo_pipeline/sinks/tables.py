@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, SerializeAsAny, model_validator
 
@@ -25,12 +25,39 @@ from eo_pipeline.storage.config import Storage
 S = TypeVar("S", bound=SinkSession)
 
 
+class TablesAppearedError(Exception):
+    """Records of ``values`` were met, which have no table yet. Nothing was published."""
+
+    def __init__(self, values: Collection[str]) -> None:
+        super().__init__(f"no table yet: {', '.join(sorted(values))}")
+        self.values = tuple(sorted(values))
+
+
+class Appearing(NamedTuple):
+    """Tables that are made when their first record comes, one for each value.
+
+    ``ledger``: the sink of a table without rows, which has their ledger. ``name``: of a table, with
+    a place for its value. ``names``: those of the tables there are, with their values. ``limit``:
+    maximum number of them. ``topics``: those whose records they take; all if empty. ``new``: SQL
+    expression of a record's value if it has no table yet, otherwise null; None: a record's value is
+    its topic.
+    """
+
+    ledger: Sink
+    name: str
+    names: Mapping[str, str]
+    limit: int
+    topics: tuple[str, ...]
+    new: str | None
+
+
 class TablesSink(Sink):
     """The tables of one pipeline, by their names in its document.
 
     Args:
         members: the sink of each table; all of one store, whose ``tables_session_class`` publishes
             them together. The ledger is that of the first one.
+        appearing: given if more tables appear; the ledger is then that of a table without rows.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -39,10 +66,12 @@ class TablesSink(Sink):
     session_class: ClassVar[str] = ""
 
     members: Mapping[str, SerializeAsAny[Sink]]
+    appearing: Appearing | None = None
 
     @model_validator(mode="after")
     def _are_of_one_store(self) -> Self:
-        first, *others = self.members.values()
+        first = self.first
+        others = self.members.values()
         if any(type(sink) is not type(first) or sink.store != first.store for sink in others):
             raise ValueError("all tables of a pipeline are in one schema of one database")
         places = [place for sink in self.members.values() for place in sink.tables_written]
@@ -52,11 +81,13 @@ class TablesSink(Sink):
 
     @property
     def first(self) -> Sink:
-        """The sink of the first table, which has the ledger."""
-        return next(iter(self.members.values()))
+        """The sink of the table that has the ledger."""
+        return self.appearing.ledger if self.appearing else next(iter(self.members.values()))
 
     @cached_property
     def _names(self) -> str:
+        if self.appearing:
+            return self.appearing.name
         return ", ".join(sink.table_name for sink in self.members.values())
 
     def _session_class(self) -> Any:
@@ -67,13 +98,19 @@ class TablesSink(Sink):
     def store(self) -> Hashable | None:
         return self.first.store
 
+    def meets(self, other: TablesSink) -> bool:
+        """True if a table of ``other`` is one of these."""
+        described = [sink.describe() for sink in self.members.values()]
+        return any(sink.describe() in described for sink in other.members.values())
+
     @property
     def table_name(self) -> str:
         return self._names
 
     @property
     def qualified_name(self) -> str:
-        return ", ".join(sink.qualified_name for sink in self.members.values())
+        named = ", ".join(sink.qualified_name for sink in self.members.values())
+        return named or self._names
 
     def describe(self) -> dict[str, str]:
         return {**self.first.ledger_sink.describe(), "table": self._names}
@@ -91,8 +128,8 @@ class TablesSink(Sink):
         )
 
     def kafka_topics(self, pipeline: str) -> tuple[str, frozenset[str]]:
-        cluster, _ = self.first.kafka_topics(pipeline)
-        return cluster, frozenset().union(
+        cluster, topics = self.first.kafka_topics(pipeline)
+        return cluster, topics.union(
             *(sink.kafka_topics(pipeline)[1] for sink in self.members.values())
         )
 
@@ -113,26 +150,38 @@ class TablesSession(SinkSession, Generic[S]):
     def __init__(self, sink: TablesSink, pipeline: str) -> None:
         super().__init__(pipeline)
         self.members = {}
+        #: the session with the ledger, which is the first one
+        self.first: S | None = None
         with ExitStack() as failed:
             failed.callback(self.close)
-            for name, member in sink.members.items():
+            if sink.appearing:
+                self.first = self._member("", sink.first)
+            self.take_in(sink)
+            failed.pop_all()
+
+    def take_in(self, sink: TablesSink) -> None:
+        """Open the sessions of those tables of ``sink`` that are not open yet."""
+        self._values = sink.appearing.names if sink.appearing else {}
+        for name, member in sink.members.items():
+            if name not in self.members:
                 session = self._member(name, member)
                 session.manner = member.manner()
                 self.members[name] = session
-            failed.pop_all()
+                self.first = self.first or session
 
     @abstractmethod
     def _member(self, name: str, sink: Sink) -> S:
-        """Open the session of table ``name``, on what an earlier one has opened."""
+        """Open the session of table ``name``, on what the first one has opened."""
 
     @property
     def ledger(self) -> S:
-        """The session of the first table."""
-        return next(iter(self.members.values()))
+        """The session of the table that has the ledger."""
+        assert self.first is not None
+        return self.first
 
     def close(self) -> None:
-        if self.members:
-            self.ledger.close()
+        if self.first is not None:
+            self.first.close()
 
     def publish(
         self, entry: LedgerEntry, staged: StagedOutput, reach: Reach = keep_going
@@ -181,7 +230,8 @@ class TablesSession(SinkSession, Generic[S]):
         tables = dict(entry.identity.tables)
         for name, member in self.members.items():
             sink = member.identified(entry.of_table(name)).identity.sink
-            tables[name] = replace(tables.get(name, Identity()), sink=sink)
+            value = self._values.get(name)
+            tables[name] = replace(tables.get(name, Identity()), sink=sink, value=value)
         return replace(entry, identity=replace(entry.identity, tables=tables))
 
     def was_written(self) -> bool:

@@ -2,8 +2,8 @@
 crashes on request, and the sinks' contract.
 
 :mod:`eo_pipeline.testing.contract`, :mod:`eo_pipeline.testing.exactly_once`,
-:mod:`eo_pipeline.testing.going_back` and :mod:`eo_pipeline.testing.upsert` need pytest and are
-imported by themselves.
+:mod:`eo_pipeline.testing.going_back`, :mod:`eo_pipeline.testing.tables` and
+:mod:`eo_pipeline.testing.upsert` need pytest and are imported by themselves.
 """
 
 import sys
@@ -19,6 +19,7 @@ if "pytest" in sys.modules:
         "eo_pipeline.testing.exactly_once",
         "eo_pipeline.testing.going_back",
         "eo_pipeline.testing.pruning",
+        "eo_pipeline.testing.tables",
         "eo_pipeline.testing.upsert",
     )
 

@@ -1,4 +1,4 @@
-"""The demo's pipeline as it is declared, on the first flights of the year."""
+"""The demo's pipeline as it is declared, on the first flights of the year and all aircraft."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import dagster_defs.defs.flights
+from demo import planes
 from demo.flights import publish
 from eo_pipeline.dagster.component import KafkaPipelineComponent
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -31,24 +32,27 @@ def flights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Pipeline, Table]:
-    """The declared pipeline on a topic of its own that holds the first flights of 2013."""
+    """The declared pipeline on topics of its own: the first flights of 2013, and the aircraft."""
     # by their timestamps the flights are long out of date
-    topic = make_topic(partitions=8, config={"retention.ms": "-1"})
+    topic, aircraft = (make_topic(partitions=n, config={"retention.ms": "-1"}) for n in (8, 1))
     publish(kafka.bootstrap_servers, topic=topic, total=FLIGHTS)
+    planes.publish(kafka.bootstrap_servers, topic=aircraft)
     monkeypatch.setenv("EO_KAFKA_BOOTSTRAP", kafka.bootstrap_servers)
     monkeypatch.setenv("EO_PG_DSN", database)
     monkeypatch.setenv("EO_STAGING", str(tmp_path))
     attributes: dict[str, Any] = yaml.safe_load(DOCUMENT.read_text())["attributes"]
-    attributes["source"]["topics"] = [topic]
+    attributes["source"]["topics"] = [topic, aircraft]
+    for table, its_topic in zip(attributes["tables"], (topic, aircraft), strict=True):
+        table["topics"] = its_topic
     component = KafkaPipelineComponent.resolve_from_dict(attributes)
     pipeline = Pipeline.from_config(component.pipeline_config())
     # a transaction's markers reach the partitions a moment after its commit was answered
     admin = KafkaAdmin(pipeline.source)
-    wait_until(lambda: sum(admin.cluster().ends().values()) >= FLIGHTS)
+    wait_until(lambda: sum(admin.cluster().ends().values()) >= FLIGHTS + planes.PLANES)
     return pipeline, Table(database, "flights")
 
 
-def test_every_flight_is_there_once_with_its_airline_and_what_is_known_of_its_aircraft(
+def test_every_flight_is_there_once_with_its_airline_and_joins_what_is_known_of_its_aircraft(
     flights: tuple[Pipeline, Table],
 ) -> None:
     pipeline, table = flights
@@ -59,14 +63,19 @@ def test_every_flight_is_there_once_with_its_airline_and_what_is_known_of_its_ai
     assert table.query("select count(*), count(distinct flight_id) from flights") == [
         (FLIGHTS, FLIGHTS)
     ]
-    table.assert_consistent()
+    assert table.query("select count(*), count(distinct tailnum) from planes") == [
+        (planes.PLANES, planes.PLANES)
+    ]
+    joined = "from flights left join planes using (tailnum)"
     first = table.query(
         "select airline, manufacturer, seats, scheduled_departure, delayed, cancelled "
-        "from flights where flight_id = '2013-01-01-UA-1545-EWR'"
+        f"{joined} where flight_id = '2013-01-01-UA-1545-EWR'"
     )
     assert first == [("United Air Lines Inc.", "BOEING", 149, "05:15", False, False)]
-    # the aircraft table does not know every tail number, and the flights stay
-    [(unknown,)] = table.query("select count(*) from flights where manufacturer is null")
+    # the aircraft's table does not know every tail number, and the flights stay
+    [(all_, unknown)] = table.query(f"select count(*), count(*) - count(seats) {joined}")
+    assert all_ == FLIGHTS
     assert 0 < unknown < FLIGHTS
     [(nobody,)] = table.query("select count(*) from flights where airline is null")
     assert nobody == 0
+    assert pipeline.audit().passed

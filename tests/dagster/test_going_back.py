@@ -27,6 +27,7 @@ from eo_pipeline.dagster.runs import pause_after_failures
 from eo_pipeline.dagster.sensors import reconcile
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.config import Sink
 from tests.dagster.conftest import AT_ONCE
 from tests.dagster.steps import (
     events,
@@ -155,6 +156,7 @@ def test_a_forks_sink_is_the_own_one_changed_or_a_whole_one_and_errors_hold_no_s
 ) -> None:
     monkeypatch.setenv("FORK_TABLE", "other")
     changed = fork_sink(declared.pipeline, {"table": "${FORK_TABLE}"})
+    assert isinstance(changed, Sink)
     assert changed.table_name == "other"
     assert {**dict(changed), "table": ""} == {**dict(declared.pipeline.sink), "table": ""}
     whole = fork_sink(declared.pipeline, {"type": "delta", "path": str(tmp_path)})

@@ -73,7 +73,9 @@ def test_the_demo_pipeline_needs_no_environment_to_load(monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     loaded = definitions.defs()
     names = {key.to_user_string() for key in loaded.resolve_all_asset_keys()}
-    assert names == {"flights", "flights_offsets", "flights_checkpoints", "kafka/flights"}
+    tables = {"flights", "flights/flights", "flights/planes"}
+    topics = {"kafka/flights", "kafka/planes"}
+    assert names == {*tables, *topics, "flights_offsets", "flights_checkpoints"}
 
 
 def as_yaml(config: dict[str, Any]) -> str:

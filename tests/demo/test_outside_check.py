@@ -9,7 +9,14 @@ import psycopg
 import pytest
 
 from demo.observe import Observer
-from demo.verify import Check, check_counts, check_ranges, check_rows, check_versions
+from demo.verify import (
+    Check,
+    check_counts,
+    check_join,
+    check_ranges,
+    check_rows,
+    check_versions,
+)
 
 #: Two checkpoints of one partition: offsets 0 to 2, then 2 to 5 (3 is a transaction's marker).
 _RANGES = {0: {}, 1: {"flights": {"0": [0, 2]}}, 2: {"flights": {"0": [2, 5]}}}
@@ -124,3 +131,24 @@ def test_what_is_wrong_is_seen(
     with psycopg.connect(database) as connection:
         connection.execute(damage.encode())
     assert {check for check in CHECKS if not check(observer).passed} == seen_by
+
+
+@pytest.mark.parametrize(
+    ("damage", "passes"),
+    [
+        ("", True),
+        ("delete from planes where tailnum = 'N1'", False),
+        ("insert into planes values ('N1')", False),
+        ("update flights set tailnum = 'N2' where flight_id = 'a'", False),
+        ("delete from flights where flight_id = 'c'", False),
+    ],
+)
+def test_a_join_that_differs_from_kafka_is_seen(
+    observer: Observer, database: str, damage: str, passes: bool
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("create table planes (tailnum text); insert into planes values ('N1')")
+        connection.execute("alter table flights add column tailnum text")
+        connection.execute("update flights set tailnum = 'N1' where flight_id in ('a', 'b')")
+        connection.execute(damage.encode() or b"select 1")
+    assert check_join(observer, flights=4, unknown=2).passed == passes

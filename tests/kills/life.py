@@ -399,7 +399,7 @@ class Life:
         port: int | None = None,
         max_records: int = 5_000,
     ) -> dict[str, Any]:
-        return {
+        config = {
             "name": "life",
             "source": {
                 "bootstrap_servers": self.world.broker.bootstrap_servers,
@@ -414,8 +414,8 @@ class Life:
             "inline_records": 0 if files else 10_000,
             "overlap": overlap,
             "spark": {"connect_timeout": 5},
-            **self.target.more(),
         }
+        return self.target.document(config)
 
     def _read(self, table: str) -> Sequence[Row]:
         """All that a reader sees. A table that cannot be read is a wrong one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -23,8 +24,7 @@ import pymysql
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import sql
-from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import StaticTable
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
@@ -41,6 +41,18 @@ from tests.support.server_settings import MYSQL, NOT_THERE, POSTGRES, Setting, d
 
 _COLUMNS = ("_eo_checkpoint", "_eo_partition", "_eo_offset", "id", "key", "name", "rev")
 _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in _COLUMNS)
+
+#: The table of a record, by its id: two take turns, and more appear as a life goes on.
+_ID = "CAST(get_json_object(value, '$.id') AS INT)"
+_EACH = f"CASE WHEN {_ID} % 2 = 0 THEN 'even' ELSE concat('odd', least({_ID} DIV 100, 5)) END"
+
+_POINTERS = (
+    "select metadata_location from iceberg_tables "
+    "where table_namespace = 'ops' and table_name like 'events%'"
+)
+
+#: What MySQL says of a table that is younger than the reader's snapshot.
+_YOUNGER = 1412
 
 #: Seconds until a store ends what a silent process holds.
 LOCK_TIMEOUT_S = 2.0
@@ -114,7 +126,7 @@ class Target(ABC):
         faults -= {"kill the store"} if self.server is None else set()
         faults -= {"lose a reply"} if self.port is None else set()
         faults -= {"fill the disk"} if self.disk.why_not else set()
-        back = self.mode == "append" and self.goes_back
+        back = self.mode in ("append", "tables") and self.goes_back
         without = (set() if back else GOING_BACK) | (set() if self.has_files else {"maintain"})
         return Abilities(faults, {*OPERATIONS} - without)
 
@@ -140,9 +152,14 @@ class Target(ABC):
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         """The pipeline's ``sink``; through a proxy at ``port`` if there is one."""
 
-    def more(self) -> dict[str, Any]:
-        """What else the pipeline's document says."""
-        return {}
+    def document(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The pipeline's document; in the mode ``tables`` one with tables that appear."""
+        if self.mode != "tables":
+            return config
+        source, table = dict(config["source"]), {"each": _EACH, "name": "events_{value}"}
+        table |= {"value_schema": source.pop("value_schema"), "transform": config["transform"]}
+        rest = {name: value for name, value in config.items() if name != "transform"}
+        return {**rest, "source": source, "tables": table}
 
     def trigger(self, table: str) -> bytes:
         """What a client sends when it asks for the commit."""
@@ -155,6 +172,10 @@ class Target(ABC):
     def drop(self, table: str) -> None:
         """Its life is over."""
         shutil.rmtree(self.folder / "lake" / table, ignore_errors=True)
+
+    def _place(self) -> dict[str, Any]:
+        """The table, if it is one, and how it is written."""
+        return ({} if self.mode == "tables" else {"table": "events"}) | self._upsert()
 
     def _upsert(self) -> dict[str, Any]:
         return {"mode": "upsert", "key": ["key"]} if self.mode == "upsert" else {}
@@ -191,16 +212,22 @@ class Postgres(Target):
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         dsn = f"postgresql://postgres@127.0.0.1:{port or self.port}/{table}"
         limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5}
-        return {"type": "postgres", "dsn": dsn, "table": "events", **limits, **self._upsert()}
+        return {"type": "postgres", "dsn": dsn, **limits, **self._place()}
 
     def rows(self, table: str) -> Sequence[Row]:
+        """In one snapshot, of all tables."""
         dsn = self._server.dsn_of(table)
         with psycopg.connect(dsn, connect_timeout=10, client_encoding="utf8") as connection:
-            there = connection.execute("select to_regclass('events')").fetchone()
-            if there is None or there[0] is None:
-                return []
-            query = sql.SQL(f"select {_SELECTED.format(quote='')} from events")
-            return [row(values) for values in connection.execute(query)]
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            there = connection.execute(
+                "select tablename from pg_tables where tablename ~ '^events(_[a-z]+[0-9]?)?$'"
+            ).fetchall()
+            selected = sql.SQL(f"select {_SELECTED.format(quote='')} from {{}}")
+            return [
+                row(values)
+                for (name,) in there
+                for values in connection.execute(selected.format(sql.Identifier(name)))
+            ]
 
     def drop(self, table: str) -> None:
         with psycopg.connect(self._server.dsn_of("postgres"), autocommit=True) as admin:
@@ -249,17 +276,29 @@ class MariaDB(Target):
         place = {"host": self._server.host, "port": port or self.port, "database": table}
         limits = {"lock_timeout": LOCK_TIMEOUT_S, "connect_timeout": 5, "ssl_mode": "disabled"}
         user = {"user": self._server.USER}
-        return {"type": "mysql", "table": "events", **place, **user, **limits, **self._upsert()}
+        return {"type": "mysql", **place, **user, **limits, **self._place()}
 
     def rows(self, table: str) -> Sequence[Row]:
+        """In one snapshot, of all tables."""
+        found: list[Row] = []
         with self._server.connect(table) as connection, connection.cursor() as cursor:
             for name in {name for name, _ in self._varied} & _OF_READERS.keys():
                 cursor.execute(f"set session {name} = {_OF_READERS[name]}")
-            try:
-                cursor.execute(f"select {_SELECTED.format(quote='`')} from events")
-            except pymysql.ProgrammingError:  # no such table
-                return []
-            return [row(values) for values in cursor.fetchall()]
+            cursor.execute("set session transaction isolation level repeatable read")
+            cursor.execute("start transaction with consistent snapshot")
+            cursor.execute(
+                "select table_name from information_schema.tables where table_schema = database() "
+                "and table_name regexp '^events(_[a-z]+[0-9]?)?$'"
+            )
+            for (name,) in cursor.fetchall():
+                try:
+                    cursor.execute(f"select {_SELECTED.format(quote='`')} from `{name}`")
+                except pymysql.MySQLError as error:
+                    if error.args[0] != _YOUNGER:
+                        raise
+                else:
+                    found += map(row, cursor.fetchall())
+        return found
 
     def drop(self, table: str) -> None:
         with self._server.connect() as admin, admin.cursor() as cursor:
@@ -393,21 +432,26 @@ class Iceberg(Target):
 
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         warehouse = str(self.folder / "lake" / table)
-        return {"type": "iceberg", "table": "ops.events", "warehouse": warehouse}
+        place = {"namespace": "ops"} if self.mode == "tables" else {"table": "ops.events"}
+        return {"type": "iceberg", "warehouse": warehouse, **place}
 
     def rows(self, table: str) -> Sequence[Row]:
+        """Of all tables, by the pointers that one statement reads from the catalog's database."""
         folder = self.folder / "lake" / table
         if not (folder / "catalog.db").exists():
             return []
-        catalog = load_catalog("eo", type="sql", uri=f"sqlite:///{folder}/catalog.db")
-        try:
-            found = catalog.load_table("ops.events")
-        except NoSuchTableError:
-            return []
-        finally:
-            catalog.close()
-        table_rows = found.scan(selected_fields=_COLUMNS).to_arrow().select(_COLUMNS).to_pylist()
-        return [row(each.values()) for each in table_rows]
+        found: list[Row] = []
+        with contextlib.closing(sqlite3.connect(folder / "catalog.db", timeout=30)) as catalog:
+            try:
+                pointers = catalog.execute(_POINTERS).fetchall()
+            except sqlite3.OperationalError as error:  # no catalog yet
+                if "no such table" not in str(error):
+                    raise
+                return []
+        for (place,) in pointers:
+            scan = StaticTable.from_metadata(place).scan(selected_fields=_COLUMNS)
+            found += [row(each.values()) for each in scan.to_arrow().select(_COLUMNS).to_pylist()]
+        return found
 
 
 class Parquet(Target):

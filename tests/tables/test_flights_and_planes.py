@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import StaticTable
 
-from dagster_defs.defs.flights.reference import planes
+from demo import planes
 from demo.flights import FLIGHTS, events
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
@@ -97,11 +97,11 @@ class Air:
     def publish(self) -> None:
         """All flights, and after each fifty a plane."""
         producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 50})
-        aircraft = iter(planes().to_pylist())
+        aircraft = planes.events(0, planes.PLANES)
         for number, event in enumerate(events(0, FLIGHTS)):
             self._produce(producer, number, "flight", event.value)
             if number % FLIGHTS_A_PLANE == 0 and (plane := next(aircraft, None)):
-                self._produce(producer, number, "plane", json.dumps(plane))
+                self._produce(producer, number, "plane", plane.value)
         assert producer.flush(60) == 0
 
     def _produce(self, producer: Producer, number: int, kind: str, value: str) -> None:

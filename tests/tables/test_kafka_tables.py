@@ -21,6 +21,29 @@ from tests.tables.shop import killed
 from tests.tables.test_postgres_tables import Shop
 
 
+def committed_values(kafka: str, topic: str) -> list[dict[str, Any]]:
+    """Committed values of ``topic``, as another client reads them."""
+    settings = {
+        "bootstrap.servers": kafka,
+        "group.id": "looks",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    reader, found, open_partitions = Consumer(settings), [], set()
+    partitions = reader.list_topics(topic).topics[topic].partitions
+    open_partitions = {*partitions}
+    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+    while open_partitions:
+        record = reader.poll(20)
+        assert record is not None, f"{topic}: {open_partitions} have no end"
+        if record.error():
+            open_partitions.discard(record.partition())
+        else:
+            found.append(json.loads(record.value() or b"null"))
+    reader.close()
+    return found
+
+
 class KafkaShop(Shop):
     """The shop in topics of the same cluster."""
 
@@ -35,26 +58,7 @@ class KafkaShop(Shop):
             table["name"] = targets[table["name"]]
 
     def records(self, topic: str) -> list[dict[str, Any]]:
-        """Committed values of ``topic``, as another client reads them."""
-        settings = {
-            "bootstrap.servers": self.kafka,
-            "group.id": "looks",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-        reader, found, open_partitions = Consumer(settings), [], set()
-        partitions = reader.list_topics(topic).topics[topic].partitions
-        open_partitions = {*partitions}
-        reader.assign([TopicPartition(topic, number, 0) for number in partitions])
-        while open_partitions:
-            record = reader.poll(20)
-            assert record is not None, f"{topic}: {open_partitions} have no end"
-            if record.error():
-                open_partitions.discard(record.partition())
-            else:
-                found.append(json.loads(record.value() or b"null"))
-        reader.close()
-        return found
+        return committed_values(self.kafka, topic)
 
     def holds_once(self, count: int) -> None:
         orders, lines, customers = (

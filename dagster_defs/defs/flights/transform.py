@@ -1,4 +1,4 @@
-"""Flights joined with their airline and aircraft."""
+"""Flights joined with their airline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from dagster_defs.defs.flights.reference import airlines, planes
+from dagster_defs.defs.flights.reference import airlines
 
 #: A flight counts as delayed from this many minutes on, as the US Department of Transportation
 #: counts.
@@ -16,17 +16,13 @@ DELAYED_MINUTES = 15
 
 
 def enrich(flights: DataFrame) -> DataFrame:
-    """Return one row per flight, with the columns in reading order; no flight is lost by the joins.
+    """Return one row per flight, with the columns in reading order; no flight is lost by the join.
 
-    2,512 flights have no aircraft (they never left), and the aircraft table lacks some tail
-    numbers: both joins are left joins.
+    The aircraft is a row of another table of the pipeline: ``flights left join planes using
+    (tailnum)``.
     """
-    spark = flights.sparkSession
-    airline_frame = spark.createDataFrame(_airlines())
-    plane_frame = spark.createDataFrame(_planes())
-    joined = flights.join(F.broadcast(airline_frame), "carrier", "left").join(
-        F.broadcast(plane_frame), "tailnum", "left"
-    )
+    airline_frame = flights.sparkSession.createDataFrame(_airlines())
+    joined = flights.join(F.broadcast(airline_frame), "carrier", "left")
     return joined.select(
         "flight_id",
         F.make_date("year", "month", "day").alias("date"),
@@ -37,8 +33,6 @@ def enrich(flights: DataFrame) -> DataFrame:
         F.col("dep_time").isNull().alias("cancelled"),
         (F.col("arr_delay") >= DELAYED_MINUTES).alias("delayed"),
         _miles_per_hour().alias("speed_mph"),
-        *("manufacturer", "model", "seats", "engines", "built"),
-        (F.col("year") - F.col("built")).alias("aircraft_age"),
         "_kafka",
     )
 
@@ -56,9 +50,3 @@ def _miles_per_hour() -> Column:
 @functools.cache
 def _airlines() -> pa.Table:
     return airlines().select(["carrier", "name"]).rename_columns(["carrier", "airline"])
-
-
-@functools.cache
-def _planes() -> pa.Table:
-    facts = ["tailnum", "manufacturer", "model", "seats", "engines", "year"]
-    return planes().select(facts).rename_columns([*facts[:-1], "built"])

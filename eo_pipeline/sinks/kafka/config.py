@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -126,6 +127,7 @@ class KafkaSink(Sink):
     session_class: ClassVar[str] = "eo_pipeline.sinks.kafka.session:KafkaSession"
     tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.kafka.tables:KafkaTablesSession"
     table_field: ClassVar[str] = "topic"
+    not_in_names: ClassVar[re.Pattern[str]] = re.compile(r"[^A-Za-z0-9._-]")
     of_one_table: ClassVar[frozenset[str]] = frozenset(
         {
             *("key", "value", "headers", "timestamp", "partitioning", "value_format", "key_format"),

@@ -22,8 +22,7 @@ class KafkaTablesSession(TablesSession[KafkaSession]):
     keeps_ledger = KafkaSession.keeps_ledger
 
     def _member(self, name: str, sink: Sink) -> KafkaSession:  # noqa: ARG002
-        first = self.ledger if self.members else None
-        session: KafkaSession = sink._session_class()(sink, self.pipeline, first)
+        session: KafkaSession = sink._session_class()(sink, self.pipeline, self.first)
         return session
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:

@@ -17,6 +17,9 @@ from eo_pipeline.sinks.config import Guarantee, Sink, UpsertOptions
 _PART = r'(?:"(?P<{0}quoted>(?:[^"]|"")+)"|(?P<{0}plain>[^".]+))'
 _TABLE = re.compile(rf"(?:{_PART.format('schema_')}\.)?{_PART.format('name_')}")
 
+#: The ledger's table, in the schema of the table it speaks for.
+LEDGER_TABLE = "eo_ledger"
+
 
 def quoted(name: str) -> str:
     """``name`` as a standard SQL identifier: always in double quotes, so its case counts."""
@@ -164,7 +167,10 @@ class SqlSink(UpsertOptions, Sink):
     @field_validator("table")
     @classmethod
     def _can_be_a_table(cls, table: str) -> str:
-        cls._refuse_name(TableName.parse(table))
+        name = TableName.parse(table)
+        if name.name == LEDGER_TABLE:
+            raise ValueError(f"{LEDGER_TABLE} is the ledger's table")
+        cls._refuse_name(name)
         return table
 
     @field_validator("dead_letter_table")

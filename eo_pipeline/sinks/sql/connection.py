@@ -13,11 +13,10 @@ import tenacity
 
 from eo_pipeline._lazy import pa
 from eo_pipeline.errors import ConfigError, EoPipelineError, RefusedError, SinkUnavailableError
-from eo_pipeline.sinks.sql.config import SqlSink, TableName
+from eo_pipeline.sinks.sql.config import LEDGER_TABLE, SqlSink, TableName
 from eo_pipeline.sinks.sql.ledger import (
     ADD_COLUMN,
     ADDED_COLUMN,
-    LEDGER_TABLE,
     LedgerTypes,
     create_ledger,
 )

@@ -13,9 +13,6 @@ from eo_pipeline.errors import ConfigError, TableReplacedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.sql.config import TableName
 
-#: The ledger's table, in the schema of the table it speaks for.
-LEDGER_TABLE = "eo_ledger"
-
 #: Two entries at one version: the second is fenced.
 PRIMARY_KEY = "eo_ledger_pkey"
 LEDGER_KEY = ("pipeline", "version")
@@ -310,11 +307,15 @@ class SqlLedger:
         if not rows or self.target != str(self.table):
             self.refuse_other_pipeline()
         if rows and rows[0][0] != self.target:
+            renamed = (
+                f"; if the table was renamed, set target_table in {self.statements.table} likewise"
+                if self.target == str(self.table)
+                else ", and new tables: one that has filled a single table gets no others"
+            )
             raise ConfigError(
                 f"sink.table: pipeline {self.pipeline!r} publishes into {rows[0][0]}, by its "
-                f"ledger, not into {self.target}. Give the pipeline for {self.table} a name of its "
-                f"own; if the table was renamed, set target_table in {self.statements.table} "
-                "likewise."
+                f"ledger, not into {self.target}. Give the pipeline for {self.target} a name of "
+                f"its own{renamed}."
             )
 
     def refuse_other_pipeline(self) -> None:

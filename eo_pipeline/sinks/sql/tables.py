@@ -23,7 +23,7 @@ class SqlTablesSession(TablesSession[SqlSession]):
     keeps_ledger = None
 
     def _member(self, name: str, sink: Sink) -> SqlSession:  # noqa: ARG002
-        store = self.ledger.store if self.members else None
+        store = self.first.store if self.first else None
         target = TARGET.format(self.pipeline)
         session: SqlSession = sink._session_class()(sink, self.pipeline, store, target)
         return session
