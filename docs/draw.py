@@ -1,5 +1,5 @@
 """Draws the pictures of docs/architecture.md from the import contract and the files themselves, so
-that they cannot tell otherwise.
+that they cannot tell otherwise; and that of docs/tables.md.
 
     python docs/draw.py            writes the pictures
     python docs/draw.py --check    fails if they are not those that would be written
@@ -105,6 +105,60 @@ def way() -> str:
     return _svg(body, round(2 * MARGIN + rows * STOP_HEIGHT + (rows - 1) * 3 * GAP))
 
 
+#: Topics, what one read does with them, and the tables of one transaction.
+TOPICS = (("orders", "records for two tables"), ("customers", "records for one"))
+READ = ("one read", ("each range once", "conditions of all tables", "rows of each"))
+FILLED = (
+    ("orders", "rows"),
+    ("order_lines", "rows"),
+    ("customers", "upserted by a key"),
+    ("eo_ledger", "one entry: offsets, counts of each"),
+)
+SIDE, SMALL, FRAME = 210, 52, 16
+
+
+def tables() -> str:
+    """One read that fills several tables as SVG, from left to right."""
+    step = SMALL + GAP
+    height = MARGIN * 2 + FRAME * 2 + len(FILLED) * step + 10
+    middle, right = (WIDTH - SIDE) / 2, WIDTH - MARGIN - FRAME - 280
+    centre = height / 2
+    stroke = _PALETTE["stroke"]
+    body = [
+        f'<rect x="{right - FRAME:.0f}" y="{MARGIN}" width="{280 + 2 * FRAME}" '
+        f'height="{height - 2 * MARGIN}" rx="8" fill="none" stroke="{stroke}" '
+        'stroke-dasharray="5 4"/>',
+        _text(right + 140, MARGIN + 20, "one transaction", anchor="middle", quiet=True),
+        _box(middle, centre - 48, SIDE, 96),
+        _text(middle + 12, centre - 24, READ[0], bold=True),
+        *(_text(middle + 12, centre - 3 + 18 * n, text) for n, text in enumerate(READ[1])),
+    ]
+    for number, (name, what) in enumerate(TOPICS):
+        top = centre - step + number * step + GAP / 2
+        body += _entry(MARGIN, top, SIDE, f"topic {name}", what)
+        body.append(_line(MARGIN + SIDE, top + SMALL / 2, middle, centre))
+    for number, (name, what) in enumerate(FILLED):
+        top = MARGIN + FRAME + 16 + number * step
+        body += _entry(right, top, 280, name, what)
+        body.append(_line(middle + SIDE, centre, right, top + SMALL / 2))
+    return _svg(body, round(height))
+
+
+def _entry(left: float, top: float, width: float, name: str, what: str) -> list[str]:
+    return [
+        _box(left, top, width, SMALL),
+        _text(left + 12, top + 22, name, bold=True),
+        _text(left + 12, top + 41, what, quiet=True),
+    ]
+
+
+def _line(x: float, y: float, to_x: float, to_y: float) -> str:
+    bend = (x + to_x) / 2
+    path = f"M{x:.0f} {y:.0f} C{bend:.0f} {y:.0f} {bend:.0f} {to_y:.0f} {to_x - 8:.0f} {to_y:.0f}"
+    stroke = _PALETTE["stroke"]
+    return f'<path d="{path} m0 -4 l8 4 l-8 4" fill="none" stroke="{stroke}"/>'
+
+
 def _on(left: float, top: float, width: float, *, last: bool) -> str:
     """The arrow to the next stop, which may begin a new row."""
     if not last:
@@ -191,7 +245,8 @@ def _imports_arrow(height: int) -> str:
 
 def main() -> int:
     """Write or check the pictures; 1 if one is not what it should be."""
-    pictures = {IMAGES / "rooms.svg": rooms(), IMAGES / "way.svg": way()}
+    drawings = {"rooms": rooms(), "way": way(), "tables": tables()}
+    pictures = {IMAGES / f"{name}.svg": drawn for name, drawn in drawings.items()}
     if "--check" in sys.argv:
         stale = [p for p, drawn in pictures.items() if not p.exists() or p.read_text() != drawn]
         sys.stdout.writelines(f"{path.name} is stale: python docs/draw.py\n" for path in stale)

@@ -440,10 +440,10 @@ def _prefixed(source: KafkaSource, field: Field) -> Field:
 
 def _untransformed(declared: DagsterPipeline) -> dict[str, Field]:
     """Return the fields that are columns of the table; none after a transform, which may change
-    them.
+    them, and none of several tables together.
     """
     pipeline = declared.pipeline
-    if pipeline.transform is not None:
+    if pipeline.transform is not None or pipeline.has_tables:
         return {}
     return {field.name: field for field in _declared(pipeline.source)}
 
