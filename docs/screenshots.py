@@ -106,11 +106,9 @@ class Ui:
 
 
 def lineage(ui: Ui) -> None:
-    """The topic, the table, its offsets and its checkpoints."""
-    ui.open("/assets/kafka/flights?view=lineage")
-    for asset in ("flights_offsets", "flights_checkpoints"):
-        ui.see(asset)
-    ui.see("2 / 2 Passed")
+    """The topics, the tables, their offsets and checkpoints."""
+    ui.open("/locations/eo-pipeline/asset-groups/flights/lineage")
+    ui.see("flights_offsets")
     ui.page.get_by_text("Loading...").first.wait_for(state="hidden")
 
 
