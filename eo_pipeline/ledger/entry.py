@@ -180,7 +180,8 @@ class Identity:
     a ledger that was never pruned. ``marks`` tell the logs that were read from others; an entry of
     an earlier release has none. Of a pipeline that fills several tables ``tables`` has ``sink``,
     ``schemas``, ``key_schemas`` and ``written`` of each by its name; ``value`` is what one of those
-    that appeared is of.
+    that appeared is of, ``rewound_to`` the version to which the ledger was rewound while a table
+    was out of the document, so that its later rows may still be there.
     """
 
     parent: str | None = None
@@ -193,6 +194,7 @@ class Identity:
     marks: StoredMarks = field(default_factory=dict)
     tables: Mapping[str, Identity] = field(default_factory=dict)
     value: str | None = None
+    rewound_to: int | None = None
 
 
 class Stored(NamedTuple):
@@ -449,7 +451,7 @@ def _identity_written(identity: Identity, written: dict[str, Any]) -> dict[str, 
     for name in ("schemas", "key_schemas"):
         if not getattr(identity, name).held:
             written.pop(name)
-    for name in ("written", "floor", "value"):
+    for name in ("written", "floor", "value", "rewound_to"):
         if getattr(identity, name) is None:
             written.pop(name)
     if not identity.marks:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, SerializeAsAny, model_validator
 from eo_pipeline._lazy import pa
 from eo_pipeline.crashpoints import Reach, keep_going
 from eo_pipeline.errors import EoPipelineError, RefusedError
-from eo_pipeline.ledger.entry import Identity, LedgerEntry
+from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, Identity, LedgerEntry, Operation
 from eo_pipeline.sinks.capabilities import Selected
 from eo_pipeline.sinks.config import Guarantee, Sink, StagingFolders
 from eo_pipeline.sinks.session import CommitConflictError, CommitOutcome, SinkSession
@@ -222,16 +222,35 @@ class TablesSession(SinkSession, Generic[S]):
         return self.ledger.history(since)
 
     def check_identity(self, head: LedgerEntry) -> None:
-        """A table that was added to the document since has nothing to be compared with."""
+        """A table that was added to the document since has nothing to be compared with.
+
+        Raises:
+            RefusedError: also of rows that a rewind left in a table that had left the document.
+        """
         for name, member in self.members.items():
-            member.check_identity(head.of_table(name))
+            of_table = head.of_table(name)
+            member.check_identity(of_table)
+            rewound_to = of_table.identity.rewound_to
+            if rewound_to is not None and member.holds_rows(rewound_to + 1):
+                raise RefusedError(
+                    f"Pipeline {self.pipeline!r} was rewound to version {rewound_to} while table "
+                    f"{name} was out of its document: rows of later checkpoints are still in it, "
+                    "and would come twice. Nothing was changed. Delete those with "
+                    f"{CHECKPOINT_COLUMN} > {rewound_to} from it, or leave it out."
+                )
 
     def identified(self, entry: LedgerEntry) -> LedgerEntry:
         tables = dict(entry.identity.tables)
         for name, member in self.members.items():
             sink = member.identified(entry.of_table(name)).identity.sink
             value = self._values.get(name)
-            tables[name] = replace(tables.get(name, Identity()), sink=sink, value=value)
+            identity = tables.get(name, Identity())
+            tables[name] = replace(identity, sink=sink, value=value, rewound_to=None)
+        if entry.operation is Operation.REWIND and entry.target is not None:
+            for name in tables.keys() - self.members.keys():
+                earlier = tables[name].rewound_to
+                lowest = entry.target if earlier is None else min(entry.target, earlier)
+                tables[name] = replace(tables[name], rewound_to=lowest)
         return replace(entry, identity=replace(entry.identity, tables=tables))
 
     def was_written(self) -> bool:

@@ -70,6 +70,8 @@ def send_rows(state: State, run: Run, scenario: Scenario) -> Moves:
 def why_refused(state: State, run: Run, scenario: Scenario) -> str:
     if run.entry.operation not in WITH_ROWS:
         return ""
+    if scenario.rules.refuse_left_tables and run.tables < run.entry.tables:
+        return "7 refused: staged for a table that has left"
     if scenario.unique_key and collides(state, run.entry, scenario):
         return "7 refused: the table holds these records"
     if scenario.small_batches:
@@ -85,7 +87,7 @@ def why_refused(state: State, run: Run, scenario: Scenario) -> str:
 def collides(state: State, entry: Entry, scenario: Scenario) -> bool:
     """Would a unique key over the records' coordinates be violated?"""
     *others, rows = sorted(
-        publish(state.table, entry, scenario.rules),
+        (rows for rows in publish(state.table, entry, scenario.rules) if not rows.table),
         key=lambda rows: rows.transaction_id == entry.id.transaction_id,
     )
     spans = list(zip(rows.start, rows.end, strict=True))
@@ -106,7 +108,11 @@ def commit(state: State, run: Run, scenario: Scenario) -> Moves:
         rows_only = state._replace(table=publish(state.table, entry, rules))
         yield "7 commits the rows alone", rows_only, run._replace(step=Step.COMMIT_ENTRY)
         return
-    landed = land(state, entry, rules)
+    if not rules.tables_together:
+        first = land(state, entry, rules, tables=1)
+        yield "7 commits one table with the entry", first, run._replace(step=Step.COMMITTED)
+        return
+    landed = land(state, entry, rules, min(run.tables, entry.tables))
     yield "7 COMMITTED", landed, run._replace(step=Step.COMMITTED)
     if state.budget.lost_replies:
         unknown = run._replace(step=Step.UNKNOWN, unknown=True)
@@ -198,7 +204,8 @@ def mark(state: State, run: Run, scenario: Scenario) -> State:
 def end_without_landing(state: State, run: Run, scenario: Scenario, outcome: str) -> Moves:
     """A run that found somebody's manifest begins again; the owner says nothing of its landed."""
     if run.found:
-        yield "7 not this one: begins again", state, Run(Step.READ_HEAD, run.operation)
+        again = Run(Step.READ_HEAD, run.operation, tables=run.tables)
+        yield "7 not this one: begins again", state, again
         return
     in_doubt = {entry.id for entry in state.in_doubt if accepts(state.ledger, entry, EXACT)}
     for name in (run.entry.id, run.earlier):
@@ -255,4 +262,4 @@ def go_on(run: Run) -> Run | None:
     """A forward run goes through as many checkpoints as it needs, from the entry it knows."""
     if run.entry.operation is run.operation is not Operation.FORWARD and not run.found:
         return None
-    return Run(Step.SETTLE, run.operation, run.entry)
+    return Run(Step.SETTLE, run.operation, run.entry, tables=run.tables)

@@ -92,7 +92,8 @@ def starts(state: State, scenario: Scenario) -> Successors:
                 continue
             left = left._replace(**{spends: getattr(budget, spends) - 1})
         world = state._replace(budget=left)
-        yield f"start {operation}", with_run(world, Run(Step.READ_HEAD, operation), scenario)
+        run = Run(Step.READ_HEAD, operation, tables=state.tables)
+        yield f"start {operation}", with_run(world, run, scenario)
 
 
 def around(state: State, scenario: Scenario) -> Successors:
@@ -101,6 +102,9 @@ def around(state: State, scenario: Scenario) -> Successors:
         yield "server aborts", state._replace(in_doubt=state.in_doubt - {entry})
         if accepts(state.ledger, entry, scenario.rules):
             yield "server commits", with_run(land(state, entry, scenario.rules), None, scenario)
+    if state.budget.leaves and state.tables > 1:
+        budget = state.budget._replace(leaves=state.budget.leaves - 1)
+        yield "a table leaves", state._replace(tables=state.tables - 1, budget=budget)
     if state.budget.sweeps:
         yield from sweeps(state)
     if state.budget.restores:

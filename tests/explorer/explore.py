@@ -109,7 +109,7 @@ class Alone:
 
     def run(self, world: State, operation: Operation) -> tuple[State, str, Events]:
         """One run from start to end, always taking the move without a fault."""
-        run: Run | None = Run(Step.READ_HEAD, operation)
+        run: Run | None = Run(Step.READ_HEAD, operation, tables=world.tables)
         events: list[str] = []
         for _ in range(ALONE_STEPS_MAX):
             if run is None:

@@ -50,6 +50,7 @@ class Entry(NamedTuple):
     start: Offsets = ()
     end: Offsets = ()
     target: int = -1
+    tables: int = 1  # that it fills
 
 
 NO_ENTRY = Entry(NOWHERE, NOWHERE, Operation.START, ())
@@ -62,6 +63,7 @@ class Slice(NamedTuple):
     transaction_id: str
     start: Offsets
     end: Offsets
+    table: int = 0
 
 
 class Folder(NamedTuple):
@@ -107,6 +109,7 @@ class Run(NamedTuple):
     earlier: EntryId = NOWHERE  # id it used before (same_id_after_unknown broken)
     listed: tuple[EntryId, ...] = ()  # the witnesses it found; an adopt overrules them
     heard: EntryId = NOWHERE  # a ghost: what had been reported when it began
+    tables: int = 1  # that its document names
 
 
 class Budget(NamedTuple):
@@ -119,6 +122,7 @@ class Budget(NamedTuple):
     refusals: int
     lost_replies: int
     restores: int
+    leaves: int
     sweeps: int
 
 
@@ -136,6 +140,7 @@ class State(NamedTuple):
     mirror: Offsets  # where an outside copy of the offsets stands (ranges_from_head broken)
     reported: EntryId = NOWHERE  # newest version the world outside was told of
     fault: str = ""  # a step that must not happen
+    tables: int = 1  # that the document names now
 
     @property
     def head(self) -> Entry:
@@ -150,7 +155,8 @@ def initial(scenario: Scenario) -> State:
     budget = Budget(*(getattr(b, name) for name in Budget._fields))
     ledger = () if scenario.empty_ledger else (first,)
     nothing: frozenset[Folder] = frozenset()
-    return State(b.log, ledger, (), frozenset(), nothing, frozenset(), (), budget, start)
+    state = State(b.log, ledger, (), frozenset(), nothing, frozenset(), (), budget, start)
+    return state._replace(tables=scenario.tables)
 
 
 # --- ledger ------------------------------------------------------------------------------------
@@ -185,8 +191,10 @@ def accepts(ledger: tuple[Entry, ...], entry: Entry, rules: Rules) -> bool:
     return head == entry.parent
 
 
-def publish(table: tuple[Slice, ...], entry: Entry, rules: Rules) -> tuple[Slice, ...]:
-    """The table after ``entry``'s transaction."""
+def publish(
+    table: tuple[Slice, ...], entry: Entry, rules: Rules, tables: int | None = None
+) -> tuple[Slice, ...]:
+    """The rows of all tables after ``entry``'s transaction; ``tables``: of the first ones alone."""
     number = entry.id.version
     if entry.operation is Operation.REWIND:
         return tuple(rows for rows in table if rows.checkpoint <= entry.target)
@@ -194,14 +202,15 @@ def publish(table: tuple[Slice, ...], entry: Entry, rules: Rules) -> tuple[Slice
         table = tuple(rows for rows in table if rows.checkpoint != entry.target)
         number = entry.target if rules.replay_keeps_number else number
     if entry.operation in (Operation.FORWARD, Operation.REPLAY):
+        filled = range(entry.tables if tables is None else tables)
         rows = Slice(number, entry.id.transaction_id, entry.start, entry.end)
-        table = tuple(sorted((*table, rows)))
+        table = tuple(sorted((*table, *(rows._replace(table=number) for number in filled))))
     return table
 
 
-def land(state: State, entry: Entry, rules: Rules) -> State:
+def land(state: State, entry: Entry, rules: Rules, tables: int | None = None) -> State:
     """The sink commits ``entry``: rows and ledger in one transaction."""
-    state = state._replace(table=publish(state.table, entry, rules))
+    state = state._replace(table=publish(state.table, entry, rules, tables))
     return land_entry(state, entry)
 
 
@@ -247,7 +256,9 @@ def sink_violation(ledger: tuple[Entry, ...], table: tuple[Slice, ...], rules: R
     if table != table_of(ledger, rules):
         return "half visible: the rows are not those of the ledger"
     for partition, offset in enumerate(ledger[-1].offsets if ledger else ()):
-        found = partition_violation(partition, offset, table)
+        # the first table is always in the document
+        first = tuple(rows for rows in table if not rows.table)
+        found = partition_violation(partition, offset, first)
         if found:
             return found
     parents = (NOWHERE, *(entry.id for entry in ledger))

@@ -41,9 +41,9 @@ Moves = Iterator[Move]
 def read_head(state: State, run: Run, scenario: Scenario) -> Moves:
     """Without a restore no witness can disagree: then nobody looks, and there are fewer states."""
     if scenario.bounds.restores:
-        fresh = Run(Step.LIST_WITNESSES, run.operation, state.head, heard=state.reported)
+        fresh = run._replace(step=Step.LIST_WITNESSES, head=state.head, heard=state.reported)
     else:
-        fresh = Run(Step.SETTLE, run.operation, state.head)
+        fresh = run._replace(step=Step.SETTLE, head=state.head)
     yield "1 reads the head", state, fresh
 
 
@@ -84,7 +84,11 @@ def stand_on_head(state: State, run: Run, scenario: Scenario) -> Moves:
     if scenario.rules.witness_head:
         state = witness(state, run.head.id)
     state = report(state, run.head)
-    yield "1 accepts and witnesses the head", state, Run(Step.SETTLE, run.operation, run.head)
+    yield (
+        "1 accepts and witnesses the head",
+        state,
+        Run(Step.SETTLE, run.operation, run.head, tables=run.tables),
+    )
 
 
 def settle(state: State, run: Run, scenario: Scenario) -> Moves:
@@ -227,7 +231,8 @@ def own(run: Run, entry: Entry) -> Run:
 
 def make_entry(state: State, run: Run, operation: Operation, offsets: Offsets) -> Entry:
     version = run.head.id.version + 1
-    return Entry(EntryId(version, unused_id(state, run)), run.head.id, operation, offsets)
+    entry = Entry(EntryId(version, unused_id(state, run)), run.head.id, operation, offsets)
+    return entry._replace(tables=run.tables)
 
 
 def unused_id(state: State, run: Run) -> str:

@@ -14,6 +14,8 @@ class Rules:
 
     # commit
     one_transaction: bool = True  # rows and ledger entry become visible together
+    tables_together: bool = True  # ... and those of all tables
+    refuse_left_tables: bool = True  # rows of a table that left the document are not left out
     compare_and_swap: bool = True  # an entry lands only upon its parent
     parent_transaction_id: bool = True  # ... and the parent is a version AND a transaction id
     fenced_is_final: bool = True  # a fenced entry is not moved to the new head
@@ -59,6 +61,7 @@ class Bounds:
     refusals: int = 0
     lost_replies: int = 0
     restores: int = 0
+    leaves: int = 0  # a table leaves the pipeline's document; later runs do not know it
     sweeps: int = 0  # somebody deletes staged files: a vacuum, a person
 
 
@@ -68,6 +71,7 @@ class Scenario:
 
     bounds: Bounds = Bounds()
     rules: Rules = Rules()
+    tables: int = 1  # that the document names at first; each record is a row of each
     copies_rows: bool = True  # False: a lake sink, whose committed files are the table
     small_batches: bool = False  # rows go from memory into the commit: no folder, no manifest
     unique_key: bool = False  # the table refuses a record it already holds

@@ -41,12 +41,18 @@ RESTORE_LAKE = Scenario(
     runs_survive_restore=False,
 )
 
+TWO_TABLES = Scenario(
+    Bounds(log=(1,), runs=3, lost_replies=1, refusals=1, leaves=1), tables=2, crashes=False
+)
+
 EXHAUSTIVE = {
     "three runs": FORWARD,
     "three runs, lake": replace(FORWARD, copies_rows=False),
     "three runs, ranges of one or two records": replace(
         FORWARD, bounds=Bounds(cap=2, runs=3, at_once=3)
     ),
+    "two tables, one of which leaves": TWO_TABLES,
+    "two tables, going back": Scenario(Bounds(runs=3, rewinds=1, replays=1), tables=2),
     "two partitions": replace(FORWARD, bounds=Bounds(log=(1, 1), runs=2)),
     "lost reply and refusal": FAULTS,
     "lost reply and refusal, lake": FAULTS_LAKE,
@@ -100,6 +106,8 @@ if os.environ.get("EO_EXPLORER_LARGER"):
 DEEP_LAKE = replace(FAULTS_LAKE, overlook=("wanted folder deleted",))
 WEAKENED = {
     "one_transaction": (FORWARD, "half visible"),
+    "tables_together": (TWO_TABLES, "half visible"),
+    "refuse_left_tables": (TWO_TABLES, "half visible"),
     "compare_and_swap": (FORWARD, "duplicate"),
     "parent_transaction_id": (RESTORE, "loss"),
     "fenced_is_final": (FORWARD, "duplicate"),
@@ -142,6 +150,7 @@ MANY = Bounds(
 )
 WALKED = {
     "files": Scenario(MANY, empty_ledger=True),
+    "two tables": Scenario(replace(MANY, leaves=1), empty_ledger=True, tables=2),
     "unique key": Scenario(MANY, empty_ledger=True, unique_key=True),
     "small batches": Scenario(MANY, empty_ledger=True, small_batches=True),
     "lake": Scenario(replace(MANY, restores=0), empty_ledger=True, copies_rows=False),

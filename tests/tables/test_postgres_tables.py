@@ -293,6 +293,26 @@ def test_a_table_that_is_added_begins_at_its_own_first_version(shop: Shop) -> No
     assert shop.counts() == (20, 120, 6)
 
 
+def test_a_table_that_missed_a_rewind_joins_again_without_its_later_rows(shop: Shop) -> None:
+    shop.write(20)
+    shop.pipeline().run()
+    shop.write(10)
+    shop.pipeline().run()
+    shorter = shop.pipeline(tables=shop.config["tables"][1:])
+    shorter.rewind(1)
+    assert shop.counts() == (30, 40, 2)
+    with pytest.raises(RefusedError, match="rewound to version 1 while table orders was out"):
+        shop.pipeline().run()
+    assert shop.counts() == (30, 40, 2)
+    shop.table.execute("delete from sales.orders where _eo_checkpoint > 1")
+    shop.pipeline().run()
+    shop.holds_once(30)
+    shop.pipeline().rewind(1)
+    shop.pipeline().run()
+    shop.holds_once(30)
+    assert shop.pipeline().audit().passed
+
+
 def test_a_table_that_left_the_document_is_not_filled_from_what_was_staged_for_it(
     shop: Shop,
 ) -> None:

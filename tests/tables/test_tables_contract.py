@@ -72,6 +72,13 @@ class TestMySql(TablesContract):
 
 
 class TestIceberg(TablesContract):
+    #: what differs from a database
+    short_tier: ClassVar[frozenset[str]] = frozenset(
+        {
+            "test_a_kill_shows_all_tables_or_none_and_a_retry_lands_once",
+            "test_one_rewind_and_one_replay_are_of_all_tables",
+        }
+    )
     warehouse: Path
 
     @pytest.fixture
@@ -97,6 +104,9 @@ class TestIceberg(TablesContract):
 
 
 class TestKafka(TablesContract):
+    short_tier: ClassVar[frozenset[str]] = frozenset(
+        {"test_a_kill_shows_all_tables_or_none_and_a_retry_lands_once"}
+    )
     whole: ClassVar[bool] = False
     goes_back: ClassVar[bool] = False
     kafka: str
