@@ -350,6 +350,12 @@ class ReplayPreview:
             Difference.plus, (checkpoint.rows for checkpoint in self.checkpoints), Difference()
         )
 
+    def of_table(self, name: str) -> ReplayPreview:
+        """Return it as that of one of several tables, by its ``name``."""
+        parts = (replace(c, rows=c.rows.of_table(name), table=name) for c in self.checkpoints)
+        left_out = {f"{name}.{column}": why for column, why in self.left_out.items()}
+        return replace(self, checkpoints=tuple(parts), left_out=left_out)
+
     @property
     def by(self) -> str:
         """Description of how rows are matched."""
@@ -387,28 +393,46 @@ def preview_replay(
     """See :meth:`eo_pipeline.pipeline.Pipeline.preview_replay`."""
     refuse_stale(steps.pipeline, plan.head, steps.session.head())
     plan.check(steps)
-    tables = [name for name, table in steps.tables.items() if not table.takes_rest] or [""]
-    previews, keys, left_out = [], set[tuple[str, ...]](), dict[str, str]()
+    tables = [name for name, table in steps.tables.items() if not table.takes_rest]
     with scratch(staging) as files:
+        of_tables = []
         for name in tables:
-            of_table = steps.of_table(name) if name else steps
-            part = _of_table(plan, of_table) if name else plan
-            for number, checkpoint in enumerate(part.checkpoints, start=1):
-                where = f"{number} of {len(part.checkpoints)}{f' of {name}' if name else ''}"
-                steps.say(f"looking at checkpoint {checkpoint.version}, {where}")
-                comparer = _CheckpointComparer(of_table, files, checkpoint, tuple(key))
-                entry = replay_entry(part.head, checkpoint, steps.run_id, {})
-                with comparer.attempt(entry) as attempt:
-                    counts, rows, used_key, missing = comparer.compared(entry, attempt)
-                rows = rows.of_table(name) if name else rows
-                previews.append(CheckpointPreview(checkpoint, counts, rows, name))
-                keys.add(used_key)
-                left_out |= {f"{name}.{c}" if name else c: why for c, why in missing.items()}
+            steps.say(f"looking at table {name}")
+            of_table = steps.of_table(name)
+            part = _of_table(plan, of_table)
+            of_tables.append(_previewed(of_table, files, part, key).of_table(name))
+        preview = _together(plan, of_tables) if tables else _previewed(steps, files, plan, key)
     newest, went_back = look_again(steps.session, plan.head)
     if went_back:
         raise stale(steps.pipeline, plan.head, steps.session.entry(newest))
-    used = keys.pop() if len(keys) == 1 else ()
-    return ReplayPreview(plan, used, tuple(previews), left_out)
+    return preview
+
+
+def _previewed(
+    steps: RunContext, files: Scratch, plan: ReplayPlan, key: Sequence[str]
+) -> ReplayPreview:
+    """Return the preview of ``plan``, which is of one table."""
+    previews, used_key, left_out = [], tuple(key), dict[str, str]()
+    for number, checkpoint in enumerate(plan.checkpoints, start=1):
+        steps.say(
+            f"looking at checkpoint {checkpoint.version}, {number} of {len(plan.checkpoints)}"
+        )
+        comparer = _CheckpointComparer(steps, files, checkpoint, tuple(key))
+        entry = replay_entry(plan.head, checkpoint, steps.run_id, {})
+        with comparer.attempt(entry) as attempt:
+            counts, rows, used_key, missing = comparer.compared(entry, attempt)
+        previews.append(CheckpointPreview(checkpoint, counts, rows))
+        left_out |= missing
+    return ReplayPreview(plan, used_key, tuple(previews), left_out)
+
+
+def _together(plan: ReplayPlan, previews: Sequence[ReplayPreview]) -> ReplayPreview:
+    """Return the ``previews`` of several tables as one; their key if all have the same."""
+    keys = {preview.key for preview in previews if preview.checkpoints}
+    parts = (part for preview in previews for part in preview.checkpoints)
+    left_out = {name: why for preview in previews for name, why in preview.left_out.items()}
+    key = keys.pop() if len(keys) == 1 else ()
+    return ReplayPreview(plan, key, tuple(parts), left_out)
 
 
 def _of_table(plan: ReplayPlan, steps: RunContext) -> ReplayPlan:

@@ -90,10 +90,8 @@ class TablesStager:
             BadRecordError: also of a record that no table takes, if ``rest`` is ``fail``.
             TablesAppearedError: a table is missing.
         """
-        if self.appearing:
-            self._refuse_new_topics(self.appearing, entry)
-            if not self._takers:
-                self._refuse_new_values(spark, self.appearing, entry)
+        if self.appearing and (self.appearing.new is None or not self._takers):
+            self._refuse_new(spark, self.appearing, entry)
         parts = {name: self._part(name, entry) for name in self.tables}
         covering = self._covering(parts, entry)
         counted, staged_together = self._together(spark, entry, attempt, parts)
@@ -102,7 +100,7 @@ class TablesStager:
             counted = self.count(spark, entry.pipeline, entry.ranges, entry.topic_ids)
         if counted:
             if self.appearing and counted.rest:
-                self._refuse_new_values(spark, self.appearing, entry)
+                self._refuse_new(spark, self.appearing, entry)
             self._refuse_rest(entry, counted)
         outputs, counts = {}, {}
         for name, part in parts.items():
@@ -198,28 +196,27 @@ class TablesStager:
         ours = self._of_condition(error, pipeline)
         return ours or job_error(spark, error, job, transformed=False)
 
-    def _refuse_new_topics(self, appearing: Appearing, entry: LedgerEntry) -> None:
-        """Return if each topic of ``entry`` has its table, or none takes it."""
-        if appearing.new is None:
-            topics = {r.topic for r in entry.ranges if r.topic in (appearing.topics or (r.topic,))}
-            if new := topics - {*appearing.names.values()}:
-                raise TablesAppearedError(new)
+    def _refuse_new(self, spark: SparkSession, appearing: Appearing, entry: LedgerEntry) -> None:
+        """Return if each value of ``entry`` has its table; a job tells, unless topics are values.
 
-    def _refuse_new_values(
-        self, spark: SparkSession, appearing: Appearing, entry: LedgerEntry
-    ) -> None:
-        """Return if each value of ``entry`` has its table."""
+        Raises:
+            TablesAppearedError: one has none.
+        """
         value = appearing.new
-        if value is None:
-            return
 
         def values(raw: DataFrame) -> list[str]:
-            new = raw.withColumns(condition_columns()).select(F.expr(value).alias("value"))
-            distinct = new.where("value IS NOT NULL").distinct().limit(appearing.limit + 1)
+            assert value is not None
+            column = raw.withColumns(condition_columns()).select(F.expr(value).alias("value"))
+            distinct = column.where("value IS NOT NULL").distinct().limit(appearing.limit + 1)
             return [row["value"] for row in interruptible(spark, distinct.collect)]
 
-        of = entry.pipeline, entry.ranges, entry.topic_ids
-        if new := self._of_records(spark, *of, values):
+        if value is None:
+            topics = {r.topic for r in entry.ranges_of(appearing.topics)}
+            new = topics - {*appearing.names.values()}
+        else:
+            of = entry.pipeline, entry.ranges, entry.topic_ids
+            new = {*self._of_records(spark, *of, values)}
+        if new:
             raise TablesAppearedError(new)
 
     def _refuse_rest(self, entry: LedgerEntry, totals: ReadTotals) -> None:

@@ -135,8 +135,11 @@ class Observed:
         yield from (("eo_look_errors", kind, n) for kind, n in tuple(self.errors.items()))
         yield "eo_records_read", "", totals.records
         yield "eo_bytes_read", "", totals.bytes
-        yield from (("eo_rows_written", table, n) for table, n in totals.rows.items())
-        yield from (("eo_dead_letters", table, n) for table, n in totals.dead_letters.items())
+        for name, by_table in (
+            ("eo_rows_written", totals.rows),
+            ("eo_dead_letters", totals.dead_letters),
+        ):
+            yield from ((name, table, n) for table, n in (by_table or {"": 0}).items())
 
 
 @dataclass
@@ -147,8 +150,8 @@ class _Totals:
     records: int = 0
     bytes: int = 0
     #: by table; of a pipeline with one its name is empty
-    rows: Counter[str] = field(default_factory=lambda: Counter({"": 0}))
-    dead_letters: Counter[str] = field(default_factory=lambda: Counter({"": 0}))
+    rows: Counter[str] = field(default_factory=Counter)
+    dead_letters: Counter[str] = field(default_factory=Counter)
     newest_read: LedgerEntry | None = None
     _last_entry: EntryId | None = None
 
@@ -180,9 +183,6 @@ class _Totals:
             for table, of_table in (counts.tables or {"": counts}).items():
                 self.rows[table] += of_table.rows
                 self.dead_letters[table] += of_table.dead_letters
-            if counts.tables:
-                self.rows.pop("", None)
-                self.dead_letters.pop("", None)
 
 
 def _moment(name: str, at: datetime | None) -> Iterator[tuple[str, float]]:
@@ -210,11 +210,9 @@ class PipelineMetrics(Collector):
             for name, value in pipeline.gauges():
                 gauges[name].add_metric([pipeline.name], value)
             for table, rows in pipeline.rows_of_tables().items():
-                gauges["eo_table_rows"].add_metric(
-                    [pipeline.name, *([table] if table else [])], rows
-                )
-            for name, kind, value in pipeline.counters():
-                counters[name].add_metric([pipeline.name, *([kind] if kind else [])], value)
+                gauges["eo_table_rows"].add_metric(_labels(pipeline.name, table), rows)
+            for name, label, value in pipeline.counters():
+                counters[name].add_metric(_labels(pipeline.name, label), value)
         return [*gauges.values(), *counters.values()]
 
 
@@ -226,6 +224,11 @@ _LABELS = {
     "eo_run_failures": ["kind"],
     "eo_look_errors": ["kind"],
 }
+
+
+def _labels(pipeline: str, value: str) -> list[str]:
+    """Return the values of the labels; an empty one is left out."""
+    return [pipeline, value] if value else [pipeline]
 
 
 def _label(name: str) -> list[str]:

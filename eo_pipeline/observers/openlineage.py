@@ -185,16 +185,7 @@ class LineageEvents(Observer):
         if not isinstance(sink, TablesSink) or sink.appearing:
             return [self._output()]
         return [
-            OutputDataset(
-                *written_name(member),
-                outputFacets={
-                    "outputStatistics": (
-                        output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-                            rowCount=self._rows[name]
-                        )
-                    )
-                },
-            )
+            OutputDataset(*written_name(member), outputFacets=_written(self._rows[name]))
             for name, member in sink.members.items()
         ]
 
@@ -209,14 +200,11 @@ class LineageEvents(Observer):
             facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=fields)
         if lineage := self._column_lineage():
             facets["columnLineage"] = lineage
-        statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=self._rows[""], size=self._bytes_out
-        )
         return OutputDataset(
             namespace=name.namespace,
             name=name.name,
             facets=facets,
-            outputFacets={"outputStatistics": statistics},
+            outputFacets=_written(self._rows[""], self._bytes_out),
         )
 
     def _column_lineage(self) -> column_lineage_dataset.ColumnLineageDatasetFacet | None:
@@ -230,6 +218,11 @@ class LineageEvents(Observer):
             if not column.startswith("_eo_")
         }
         return column_lineage_dataset.ColumnLineageDatasetFacet(fields)
+
+
+def _written(rows: int, size: int | None = None) -> dict[str, Any]:
+    facets = output_statistics_output_dataset
+    return {"outputStatistics": facets.OutputStatisticsOutputDatasetFacet(rows, size)}
 
 
 def _field(name: Name, column: str) -> column_lineage_dataset.InputField:
