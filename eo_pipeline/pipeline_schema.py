@@ -78,8 +78,8 @@ def _if_of_type(name: str) -> Schema:
     then["properties"]["type"] = {"const": name}
     sink = sink_class(name)
     if sink.tables_session_class is not None:
-        required = then.get("required", ())
-        then["required"] = [field for field in required if field != sink.table_field]
+        of_tables = {sink.table_field, *sink.of_one_table}
+        then["required"] = [f for f in then.get("required", ()) if f not in of_tables]
         if within := sink.tables_within:
             described = _WITHIN.format(within.capitalize())
             then["properties"][within] = {"type": "string", "description": described}

@@ -82,7 +82,7 @@ class Table(Settings):
     on_bad_record: Literal["fail", "dead_letter"] | None = None
     dead_letter_limit: PositiveInt | None = None
     mode: Literal["append", "upsert"] | None = None
-    key: tuple[str, ...] | None = None
+    key: str | tuple[str, ...] | None = None
     sequence_by: tuple[str, ...] | None = None
     dead_letter_table: str | None = None
     #: made of the pipeline's source by :func:`with_tables`
@@ -277,7 +277,8 @@ def _without_rows(
 ) -> Sink:
     """Return the sink of a table ``name`` beside the others, which has no rows."""
     shared = {k: v for k, v in sink.items() if k not in store.of_one_table}
-    fields = store.table_fields(shared, str(config.get("name")), name)
+    needed = {**shared, **store.needed_without_rows}
+    fields = store.table_fields(needed, str(config.get("name")), name)
     return validate_sink(fields).one_of_several().without_rows()
 
 

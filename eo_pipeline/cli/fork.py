@@ -62,7 +62,8 @@ def fork(
     """
     output = Output(as_json)
     chosen = choose(files, name)
-    forked = _forked(chosen.document, new_name, table, sink)
+    is_apart = chosen.pipeline.sink.is_of_one_pipeline
+    forked = _forked(chosen.document, new_name, table, sink, is_apart=is_apart)
     load(forked)  # reports a wrong name or sink as an error of this document
     _writable(write)
     plan = chosen.pipeline.plan_fork(
@@ -84,19 +85,23 @@ def fork(
     _show_result(output, plan, write)
 
 
-def _forked(document: Document, name: str, table: str | None, sink: list[str] | None) -> Document:
-    """Return the document of the new pipeline, with the old one's templates."""
+def _forked(
+    document: Document, name: str, table: str | None, sink: list[str] | None, *, is_apart: bool
+) -> Document:
+    """Return the document of the new pipeline, with the old one's templates; ``is_apart`` if its
+    name alone makes its rows other ones.
+    """
     changes: dict[str, Any] = pairs(sink, "--sink")
     if table is not None:
         changes["table"] = table
-    if not changes:
+    if not changes and not is_apart:
         raise ConfigError(
             "a fork needs its own target: give --table, or --sink with the field that sets "
             "the target (path, topic, prefix)"
         )
     old = document.fields.get("sink")
     merged = {**(old if isinstance(old, Mapping) else {}), **changes}
-    if merged == old:
+    if merged == old and not is_apart:
         raise ConfigError("a fork needs its own target, not that of the original pipeline")
     return document.changed(name=name, sink=merged)
 

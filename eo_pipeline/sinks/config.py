@@ -67,6 +67,8 @@ class Sink(Settings, ABC):
     - ``tables_within``: the field that names what several tables are in, if there is one.
     - ``not_in_names``: what a table's name has ``_`` for, if it comes from a value.
     - ``of_one_table``: fields that one of several tables may have otherwise than the others.
+    - ``needed_without_rows``: fields that the one without rows has although it needs none.
+    - ``is_of_one_pipeline``: True if no two pipelines have a table in common.
     - ``extra``: the extra of this package that brings the store's driver, if one does.
     """
 
@@ -80,6 +82,8 @@ class Sink(Settings, ABC):
     tables_within: ClassVar[str | None] = None
     not_in_names: ClassVar[re.Pattern[str]] = re.compile(r"\W")
     of_one_table: ClassVar[frozenset[str]] = frozenset()
+    needed_without_rows: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    is_of_one_pipeline: ClassVar[bool] = False
     extra: ClassVar[str | None] = None
 
     @property

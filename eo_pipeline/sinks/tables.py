@@ -99,7 +99,9 @@ class TablesSink(Sink):
         return self.first.store
 
     def meets(self, other: TablesSink) -> bool:
-        """True if a table of ``other`` is one of these."""
+        """True if a table of ``other``, another pipeline's, is one of these."""
+        if self.is_of_one_pipeline:
+            return False
         described = [sink.describe() for sink in self.members.values()]
         return any(sink.describe() in described for sink in other.members.values())
 
@@ -114,6 +116,10 @@ class TablesSink(Sink):
 
     def describe(self) -> dict[str, str]:
         return {**self.first.ledger_sink.describe(), "table": self._names}
+
+    @property
+    def is_of_one_pipeline(self) -> bool:  # type: ignore[override]  # the store decides
+        return self.first.is_of_one_pipeline
 
     @property
     def copies_rows(self) -> bool:  # type: ignore[override]  # the store decides

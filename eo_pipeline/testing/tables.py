@@ -82,12 +82,16 @@ class TablesContract:
     ) -> LedgerEntry:
         """The entry on top of ``head`` that counts what is ``staged``."""
         counted = {
-            name: Counts(rows=output.rows.rows if output.rows else 0)
+            name: Counts(
+                rows=output.rows.rows if output.rows else 0,
+                dead_letters=output.dead_letters.rows if output.dead_letters else 0,
+            )
             for name, output in staged.tables.items()
         }
-        rows = sum(counts.rows for counts in counted.values())
-        child = child_of(head, rows, **back)
-        return session.identified(replace(child, counts=replace(child.counts, tables=counted)))
+        child = child_of(head, sum(counts.rows for counts in counted.values()), **back)
+        letters = sum(counts.dead_letters for counts in counted.values())
+        counts = replace(child.counts, dead_letters=letters, tables=counted)
+        return session.identified(replace(child, counts=counts))
 
     def forward(
         self, session: SinkSession, head: LedgerEntry, names: Sequence[str] | None = None

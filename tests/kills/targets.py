@@ -481,7 +481,14 @@ class Parquet(Target):
 class Redis(Target):
     store = "Redis"
     goes_back = False
-    _prefix = "{life}:rows:"
+    #: what nothing comes between
+    _look: ClassVar[str] = """
+        local rows = {}
+        for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+          rows[#rows + 1] = redis.call('GET', key)
+        end
+        return rows
+    """
 
     def __init__(self, folder: Path, mode: str = "upsert") -> None:
         super().__init__(folder, mode)
@@ -501,16 +508,18 @@ class Redis(Target):
         return str(self._lives)
 
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
+        """In tables a key for each record, so that each is counted."""
         url = f"redis://127.0.0.1:{port or self.port}/{table}"
-        return {"type": "redis", "url": url, "key": ["key"], "as": "json", "timeout": 10}
+        key = ["_eo_partition", "_eo_offset"] if self.mode == "tables" else ["key"]
+        return {"type": "redis", "url": url, "key": key, "as": "json", "timeout": 10}
 
     def trigger(self, table: str) -> bytes:
         return b"EVALSHA"
 
     def rows(self, table: str) -> Sequence[Row]:
+        prefix = "events_" if self.mode == "tables" else "rows:"
         with self._server.connect(int(table)) as client:
-            keys = list(client.scan_iter(f"{self._prefix}*", count=1000))
-            values = client.mget(keys) if keys else []
+            values: Any = client.eval(self._look, 0, f"{{life}}:{prefix}*")
         found = [json.loads(value) for value in values]
         return [row(each[name] for name in _COLUMNS) for each in found]
 

@@ -138,6 +138,7 @@ SCENARIOS: dict[str, _Make] = {
     "Parquet, append": lambda _, folder: Parquet(folder),
     "Kafka, append": lambda world, folder: Kafka(folder, world.broker),
     "Redis, upsert": lambda _, folder: Redis(folder),
+    "Redis, tables": lambda _, folder: Redis(folder, "tables"),
 }
 
 #: What is not exactly once, and says so: a judge that does not see it sees nothing.

@@ -278,10 +278,22 @@ MUTANTS = (
         "redis-tries-first",
         "The script of Redis tries every type and permission before its first write.",
         "eo_pipeline/sinks/redis/session.py",
-        "  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])\n",
-        "  found = moved(KEYS[i], origins[i - first_key + 1])\n",
+        "found = found or obstacle(key, t.form, t.ttl) or moved(key, t.form, t.origins[i])\n",
+        "found = found or moved(key, t.form, t.origins[i])\n",
         (
             "tests/sinks/redis/test_redis_sink.py::TestRefused::test_a_key_that_holds_something_else",
+        ),
+        only_slow="the rule is a script that a Redis server runs",
+    ),
+    Mutant(
+        "redis-tries-all-tables",
+        "The script of Redis tries what it writes to all tables before its first write.",
+        "eo_pipeline/sinks/redis/session.py",
+        "  found = refusal(t)\n",
+        "  found = t == tables[1] and refusal(t)\n",
+        (
+            "tests/tables/test_tables_contract.py::TestRedis::"
+            "test_what_the_last_table_refuses_is_written_to_none",
         ),
         only_slow="the rule is a script that a Redis server runs",
     ),
@@ -292,7 +304,8 @@ MUTANTS = (
         "if (redis.call('HGET', ledger, 'head') or '') ~= parent then\n",
         "if false then\n",
         (
-            "tests/sinks/redis/test_redis_contract.py::TestHashes::test_a_number_alone_does_not_match",
+            "tests/sinks/redis/test_redis_sink.py::TestRefused::"
+            "test_a_head_that_moved_while_rows_were_prepared",
         ),
         only_slow="the rule is a script that a Redis server runs",
     ),

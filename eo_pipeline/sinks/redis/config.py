@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    SecretStr,
+)
 
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.sinks.columns import ColumnLimits, project
@@ -19,6 +28,10 @@ if TYPE_CHECKING:
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)*")
 _SCHEMES = ("redis", "rediss", "unix")
+
+#: The field of the ledger that says which keys it speaks for; of several tables, before the name.
+TARGET = "target"
+_SEVERAL = "several tables"
 
 #: Redis closes a connection whose requests exceed 1 GiB (client-query-buffer-limit).
 _BYTES_MAX = 256 * 1024 * 1024
@@ -91,10 +104,28 @@ class RedisSink(Sink):
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     session_class: ClassVar[str] = "eo_pipeline.sinks.redis.session:RedisSession"
-    no_tables_reason: ClassVar[str] = (
-        "it is not done for Redis. Use a database, or a pipeline for each table"
-    )
+    tables_session_class: ClassVar[str | None] = "eo_pipeline.sinks.redis.tables:RedisTablesSession"
+    table_field: ClassVar[str] = "prefix"
+    not_in_names: ClassVar[re.Pattern[str]] = re.compile(r"[^A-Za-z0-9_.-]")
+    of_one_table: ClassVar[frozenset[str]] = frozenset({"key", "as", "store_as", "ttl"})
+    needed_without_rows: ClassVar[Mapping[str, Any]] = {"key": "{_eo_offset}"}
+    is_of_one_pipeline: ClassVar[bool] = True
     extra: ClassVar[str | None] = "redis"
+
+    _is_one_of_several: bool = PrivateAttr(default=False)
+
+    def one_of_several(self) -> Self:
+        """Refuse a name with which keys of two tables could be the same; see ``Sink``."""
+        if ":" in self.prefix:
+            raise ValueError(f"{self.prefix!r}: the name of one of several tables has no ':'")
+        copied = self.model_copy()
+        copied._is_one_of_several = True
+        return copied
+
+    @property
+    def name_of_several(self) -> str | None:
+        """The table's name, for one of several."""
+        return self.prefix if self._is_one_of_several else None
 
     @property
     def template(self) -> KeyTemplate:
@@ -106,17 +137,22 @@ class RedisSink(Sink):
         return False
 
     @property
-    def identity(self) -> str:
-        """Settings that the ledger depends on: it cannot go on in other keys or another form."""
+    def targets(self) -> dict[str, str]:
+        """Settings that the ledger depends on, by its fields: it cannot go on in other keys or
+        another form.
+        """
         parts = {"as": self.store_as, "key": str(self.template), "prefix": self.prefix}
-        return json.dumps(parts, sort_keys=True)
+        target = json.dumps(parts, sort_keys=True)
+        if not self._is_one_of_several:
+            return {TARGET: target}
+        return {TARGET: _SEVERAL, f"{TARGET}:{self.prefix}": target}
 
     @property
     def table_name(self) -> str:
         return self.prefix
 
     def describe(self) -> dict[str, str]:
-        """``kind``, ``host``, ``port``, ``database``, ``table``, ``key``."""
+        """``kind``, ``host``, ``port``, ``database``, ``table``; ``key`` of a single table."""
         parts = urlsplit(self.url.get_secret_value())
         return {
             "kind": "redis",
@@ -124,7 +160,7 @@ class RedisSink(Sink):
             "port": str(parts.port or 6379),
             "database": parts.path.strip("/") or "0",
             "table": self.table_name,
-            "key": str(self.template),
+            **({} if self._is_one_of_several else {"key": str(self.template)}),
         }
 
     def project(self, df: DataFrame) -> DataFrame:

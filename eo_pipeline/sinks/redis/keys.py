@@ -14,27 +14,36 @@ _COLUMN = re.compile(r"\{([^{}]+)\}")
 
 
 class Keys(NamedTuple):
-    """Names of a pipeline's keys. The braces are the hash tag that puts them in one slot."""
+    """Names of a pipeline's keys. The braces are the hash tag that puts them in one slot.
+
+    ``table`` is given for one of several.
+    """
 
     pipeline: str
+    table: str | None = None
 
     def named(self, name: str) -> bytes:
         return f"{{{self.pipeline}}}:{name}".encode()
 
     @property
     def ledger(self) -> bytes:
-        """A hash: a field for every version, ``head`` and ``target``."""
+        """A hash: a field for every version, ``head`` and ``target``; of several tables ``target:``
+        and the name of each.
+        """
         return self.named(f"{RESERVED}ledger")
 
     @property
     def schema(self) -> bytes:
         """A hash: the kind of every column there ever was."""
-        return self.named(f"{RESERVED}schema")
+        return self._of_table(f"{RESERVED}schema")
 
     @property
     def dead_letters(self) -> bytes:
         """A stream."""
-        return self.named(f"{RESERVED}dead_letters")
+        return self._of_table(f"{RESERVED}dead_letters")
+
+    def _of_table(self, name: str) -> bytes:
+        return self.named(name if self.table is None else f"{name}:{self.table}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ _Place = tuple[Any, Any, Any]
 
 @dataclass
 class PackedOutput:
-    """Rows and dead letters as one checkpoint writes them. ``columns`` are new in the pipeline."""
+    """Rows and dead letters as one checkpoint writes them into a table. ``columns`` are new."""
 
     columns: dict[str, RedisKind] = field(default_factory=dict)
     rows: dict[bytes, bytes] = field(default_factory=dict)
@@ -36,73 +37,65 @@ class PackedOutput:
     dead_letters: list[bytes] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class Packer:
-    """Makes a :class:`PackedOutput` of one checkpoint; ``columns`` are those so far."""
+    """Makes the :class:`PackedOutput` of each table that one checkpoint fills. All together have no
+    more rows and bytes than ``limits`` allows.
+    """
 
-    sink: RedisSink
-    columns: Mapping[str, RedisKind]
+    def __init__(self, limits: RedisSink) -> None:
+        self._limits = limits
+        self._bytes = 0
 
-    def pack(self, staged: StagedOutput) -> PackedOutput:
-        """Everything the script needs, in memory.
+    def refuse_rows(self, outputs: Iterable[StagedOutput]) -> None:
+        """Return if the tables' ``outputs`` have no more rows than one script may write.
+
+        Raises:
+            RefusedError: they have.
+        """
+        tables = (table for output in outputs for table in (output.rows, output.dead_letters))
+        rows = sum(table.rows for table in tables if table is not None)
+        if rows > self._limits.max_rows:
+            raise RefusedError(
+                f"the checkpoint has {rows} rows, and sink.max_rows is {self._limits.max_rows}: "
+                "one script writes them all, and Redis serves nobody else meanwhile. Nothing was "
+                f"written. Set source.max_records to at most {self._limits.max_rows} (less if a "
+                "transform multiplies rows, or several tables take a record), or raise "
+                "sink.max_rows."
+            )
+
+    def pack(
+        self, sink: RedisSink, columns: Mapping[str, RedisKind], staged: StagedOutput
+    ) -> PackedOutput:
+        """Return all that the script needs for one table; ``columns`` are those so far.
 
         Raises:
             RefusedError: too much for one script, a row without a key, a value without a text.
             SchemaChangeError: a column changed its type, or has one that Redis has no form for.
         """
-        tables = [table for table in (staged.rows, staged.dead_letters) if table is not None]
-        self._refuse_rows(sum(table.rows for table in tables))
         output = PackedOutput()
         if staged.rows is not None:
-            output.columns = self._new_columns(staged.rows)
-            newest = self._newest(staged.rows)
+            with _naming(sink.table_name):
+                output.columns = _new_columns(sink, columns, staged.rows)
+                newest = self._newest(sink, staged.rows)
             output.rows = {key: value for key, (_, value) in newest.items()}
             output.origins = [origin_text(place) for place, _ in newest.values()]
         if staged.dead_letters is not None:
             output.dead_letters = list(_letters(staged.dead_letters))
         sizes = [len(key) + len(value) for key, value in output.rows.items()]
-        self._refuse_bytes(sum(sizes) + sum(map(len, output.dead_letters)))
+        self._bytes += sum(sizes) + sum(map(len, output.dead_letters))
+        self._refuse_bytes(self._bytes)
         return output
 
-    def _refuse_rows(self, rows: int) -> None:
-        if rows > self.sink.max_rows:
-            raise RefusedError(
-                f"the checkpoint has {rows} rows, and sink.max_rows is {self.sink.max_rows}: one "
-                "script writes them all, and Redis serves nobody else meanwhile. Nothing was "
-                f"written. Set source.max_records to at most {self.sink.max_rows} (less if the "
-                "transform multiplies rows), or raise sink.max_rows."
-            )
-
     def _refuse_bytes(self, size: int) -> None:
-        if size > self.sink.max_bytes:
+        if size > self._limits.max_bytes:
             raise RefusedError(
-                f"the checkpoint's keys and values exceed sink.max_bytes ({self.sink.max_bytes}): "
-                "one script writes them all, and Redis serves nobody else meanwhile. Nothing was "
-                "written. Set source.max_records or source.max_bytes lower, or raise "
-                "sink.max_bytes."
+                f"the checkpoint's keys and values exceed sink.max_bytes "
+                f"({self._limits.max_bytes}): one script writes them all, and Redis serves nobody "
+                "else meanwhile. Nothing was written. Set source.max_records or source.max_bytes "
+                "lower, or raise sink.max_bytes."
             )
 
-    def _new_columns(self, staged: StagedTable) -> dict[str, RedisKind]:
-        kinds = kinds_of(staged.schema)
-        absent = [name for name in self.sink.template.columns if name not in kinds]
-        if absent:
-            raise RefusedError(f"sink.key: the rows have no column {', '.join(absent)}")
-        for name in self.sink.template.columns:
-            if kinds[name] not in KEY_KINDS:
-                raise SchemaChangeError(
-                    f"column {name!r} is {kinds[name]}, which cannot be part of a key: one number "
-                    "has several texts. Nothing was written; cast it in the transform."
-                )
-        for name, kind in kinds.items():
-            before = self.columns.get(name, kind)
-            if kind is not before:
-                raise SchemaChangeError(
-                    f"column {name!r} was {before} and is now {kind}. Nothing was written; cast it "
-                    "in the transform, or start a new pipeline."
-                )
-        return {name: kind for name, kind in kinds.items() if name not in self.columns}
-
-    def _newest(self, staged: StagedTable) -> dict[bytes, tuple[_Place, bytes]]:
+    def _newest(self, sink: RedisSink, staged: StagedTable) -> dict[bytes, tuple[_Place, bytes]]:
         """By key; of several rows with one key the one with the greatest offset of one Kafka
         partition.
         """
@@ -110,7 +103,7 @@ class Packer:
         seen = size = 0
         for piece in bounded_batches(staged):
             seen += piece.num_rows
-            rows = zip(_places(piece), self._keys(piece), self._values(piece), strict=True)
+            rows = zip(_places(piece), _keys(sink, piece), _values(sink, piece), strict=True)
             for place, key, value in rows:
                 before = newest.get(key)
                 if before is not None and (None in place or before[0][:2] != place[:2]):
@@ -118,26 +111,61 @@ class Packer:
                 if before is None or before[0] <= place:
                     newest[key] = (place, value)
                     size += len(value) - (len(before[1]) if before else -len(key))
-            self._refuse_bytes(size)  # before the next piece is in memory too
-        check_all_sent(self.sink.table_name, seen, staged)
+            self._refuse_bytes(self._bytes + size)  # before the next piece is in memory too
+        check_all_sent(sink.table_name, seen, staged)
         return newest
 
-    def _keys(self, piece: pa.RecordBatch) -> Iterator[bytes]:
-        template = self.sink.template
-        kinds = kinds_of(piece.schema)
-        texts = [hash_texts(name, piece.column(name), kinds[name]) for name in template.columns]
-        for parts in zip(*texts, strict=True):
-            given = [part for part in parts if part is not None]
-            if len(given) < len(parts):
-                name = template.columns[parts.index(None)]
-                raise RefusedError(
-                    f"column {name!r}, which is part of the key, is null in a row. Nothing was "
-                    "written; filter such rows in the transform or fill the column."
-                )
-            yield template.render(given)
 
-    def _values(self, piece: pa.RecordBatch) -> Iterator[bytes]:
-        return _documents(piece) if self.sink.store_as == "json" else _hashes(piece)
+@contextmanager
+def _naming(table: str) -> Iterator[None]:
+    """Put the name of the ``table`` before the text of an error of the block."""
+    try:
+        yield
+    except RefusedError as error:
+        raise type(error)(f"{table}: {error}") from error
+
+
+def _new_columns(
+    sink: RedisSink, columns: Mapping[str, RedisKind], staged: StagedTable
+) -> dict[str, RedisKind]:
+    """Return the columns of ``staged`` that are not among ``columns``."""
+    kinds = kinds_of(staged.schema)
+    absent = [name for name in sink.template.columns if name not in kinds]
+    if absent:
+        raise RefusedError(f"sink.key: the rows have no column {', '.join(absent)}")
+    for name in sink.template.columns:
+        if kinds[name] not in KEY_KINDS:
+            raise SchemaChangeError(
+                f"column {name!r} is {kinds[name]}, which cannot be part of a key: one number "
+                "has several texts. Nothing was written; cast it in the transform."
+            )
+    for name, kind in kinds.items():
+        before = columns.get(name, kind)
+        if kind is not before:
+            raise SchemaChangeError(
+                f"column {name!r} was {before} and is now {kind}. Nothing was written; cast it "
+                "in the transform, or start a new pipeline."
+            )
+    return {name: kind for name, kind in kinds.items() if name not in columns}
+
+
+def _keys(sink: RedisSink, piece: pa.RecordBatch) -> Iterator[bytes]:
+    template = sink.template
+    kinds = kinds_of(piece.schema)
+    texts = [hash_texts(name, piece.column(name), kinds[name]) for name in template.columns]
+    for parts in zip(*texts, strict=True):
+        given = [part for part in parts if part is not None]
+        if len(given) < len(parts):
+            name = template.columns[parts.index(None)]
+            raise RefusedError(
+                f"column {name!r}, which is part of the key, is null in a row. Nothing was "
+                "written; filter such rows in the transform or fill the column."
+            )
+        yield template.render(given)
+
+
+def _values(sink: RedisSink, piece: pa.RecordBatch) -> Iterator[bytes]:
+    return _documents(piece) if sink.store_as == "json" else _hashes(piece)
 
 
 def _places(piece: pa.RecordBatch) -> Iterator[_Place]:

@@ -22,24 +22,35 @@ from eo_pipeline.errors import (
     SinkUnavailableError,
 )
 from eo_pipeline.ledger.entry import START_VERSION, EntryId, LedgerEntry
-from eo_pipeline.sinks.redis.config import RedisSink
+from eo_pipeline.sinks.redis.config import TARGET, RedisSink
 from eo_pipeline.sinks.redis.keys import Keys
 from eo_pipeline.sinks.redis.rows import PackedOutput, Packer, packed
 from eo_pipeline.sinks.redis.types import RedisKind
 from eo_pipeline.sinks.session import Publication, SinkSession
 from eo_pipeline.staging.rows import StagedOutput
 
-#: ``KEYS``: ledger, schema, dead letters, then one a row. ``ARGV``: version, transaction id,
-#: parent, entry, target, form, time to live, new columns, number of dead letters, a packed list of
-#: where each row came from (its Kafka topic and partition, or nothing); then a packed list of
-#: fields and values for each dead letter; then for each row one (hash) or its text (json).
+#: ``KEYS``: ledger, then for each table schema, dead letters and one a row. ``ARGV``: version,
+#: transaction id, parent, entry, a packed list of targets (field of the ledger, value); then for
+#: each table number of rows, number of dead letters, form, time to live, new columns, a packed list
+#: of where each row came from (its Kafka topic and partition, or nothing), a packed list of fields
+#: and values for each dead letter, and for each row one (hash) or its text (json).
 PUBLISH = """
-local ledger, schema, letters = KEYS[1], KEYS[2], KEYS[3]
-local version, transaction, parent, entry, target = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local form, ttl, letter_count = ARGV[6], ARGV[7], tonumber(ARGV[9])
-local origins = cmsgpack.unpack(ARGV[10])
-local first_key, first_letter = 4, 11
-local first_row = first_letter + letter_count
+local ledger = KEYS[1]
+local version, transaction, parent, entry = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local tables = {}
+local next_key, next_argument = 2, 6
+while next_key <= #KEYS do
+  local rows, letters = tonumber(ARGV[next_argument]), tonumber(ARGV[next_argument + 1])
+  local first_letter = next_argument + 6
+  tables[#tables + 1] = {
+    schema = KEYS[next_key], letters = KEYS[next_key + 1],
+    first_key = next_key + 2, rows = rows,
+    form = ARGV[next_argument + 2], ttl = ARGV[next_argument + 3],
+    columns = ARGV[next_argument + 4], origins = cmsgpack.unpack(ARGV[next_argument + 5]),
+    first_letter = first_letter, letter_count = letters, first_value = first_letter + letters,
+  }
+  next_key, next_argument = next_key + 2 + rows, first_letter + letters + rows
+end
 
 -- 1. look: this very entry, another one, or a head that is not the parent
 local held = redis.call('HGET', ledger, version)
@@ -51,7 +62,7 @@ if (redis.call('HGET', ledger, 'head') or '') ~= parent then
   return {'fenced', ''}
 end
 
--- 2. try: every type and every permission, before the first write
+-- 2. try: every type and every permission of every table, before the first write
 local function denied(command, key, ...)
   return not redis.acl_check_cmd(command, key, ...) and {'denied', command, key}
 end
@@ -59,7 +70,7 @@ local function misfit(key, wanted)
   local found = redis.call('TYPE', key).ok
   return found ~= 'none' and found ~= wanted and {'wrong type', key, found}
 end
-local function obstacle(key)
+local function obstacle(key, form, ttl)
   if form == 'json' then
     return misfit(key, 'string') or denied('SET', key, 'v', 'PX', '1') or denied('GET', key)
   end
@@ -67,7 +78,7 @@ local function obstacle(key)
     or denied('HMGET', key, 'f') or (ttl ~= '' and denied('PEXPIRE', key, '1'))
 end
 -- offsets of different partitions say nothing of which row is the newer one
-local function moved(key, origin)
+local function moved(key, form, origin)
   if origin == '' then return false end
   local topic, partition
   if form == 'json' then
@@ -84,15 +95,8 @@ local function moved(key, origin)
   local before = topic .. ' partition ' .. partition
   return before ~= origin and {'moved', key, before .. ', the new one from ' .. origin}
 end
-local found = misfit(schema, 'hash') or misfit(letters, 'stream')
-  or denied('HSET', ledger, 'f', 'v') or denied('HSET', schema, 'f', 'v')
-  or denied('XADD', letters, '*', 'f', 'v')
-if found then return found end
-for i = first_key, #KEYS do
-  found = obstacle(KEYS[i]) or moved(KEYS[i], origins[i - first_key + 1])
-  if found then return found end
-end
-if letter_count > 0 and redis.call('EXISTS', letters) == 1 then
+local function full(letters)
+  if redis.call('EXISTS', letters) == 0 then return false end
   local info = redis.call('XINFO', 'STREAM', letters)
   for i = 1, #info, 2 do
     -- no entry can follow one with the last of all ids
@@ -100,35 +104,50 @@ if letter_count > 0 and redis.call('EXISTS', letters) == 1 then
       return {'wrong type', letters, 'full stream'}
     end
   end
+  return false
+end
+local function refusal(t)
+  local found = misfit(t.schema, 'hash') or misfit(t.letters, 'stream')
+    or denied('HSET', t.schema, 'f', 'v') or denied('XADD', t.letters, '*', 'f', 'v')
+  for i = 1, t.rows do
+    local key = KEYS[t.first_key + i - 1]
+    found = found or obstacle(key, t.form, t.ttl) or moved(key, t.form, t.origins[i])
+    if found then return found end
+  end
+  return found or (t.letter_count > 0 and full(t.letters))
+end
+local found = denied('HSET', ledger, 'f', 'v')
+if found then return found end
+for _, t in ipairs(tables) do
+  found = refusal(t)
+  if found then return found end
 end
 local now = redis.call('TIME')
 
 -- 3. write. Redis asks only before a script's first write whether memory, disk and replicas allow
--- it, and not of a DEL: so the first one changes nothing and may be denied.
-redis.call('HSET', ledger, 'target', target)
-local columns = cmsgpack.unpack(ARGV[8])
-for i = 1, #columns, 2 do
-  redis.call('HSET', schema, columns[i], columns[i + 1])
-end
-for i = first_letter, first_row - 1 do
-  redis.call('XADD', letters, '*', unpack(cmsgpack.unpack(ARGV[i])))
-end
-local function put_hash(key, fields)
-  redis.call('DEL', key)
+-- it, and not of a DEL: so the first one changes no row and may be denied.
+local function put_fields(key, fields)
   for from = 1, #fields, 1000 do -- Lua's stack is bounded
     redis.call('HSET', key, unpack(fields, from, math.min(from + 999, #fields)))
   end
+end
+local function put_row(key, value, form, ttl)
+  if form == 'json' then
+    if ttl ~= '' then return redis.call('SET', key, value, 'PX', ttl) end
+    return redis.call('SET', key, value)
+  end
+  redis.call('DEL', key)
+  put_fields(key, cmsgpack.unpack(value))
   if ttl ~= '' then redis.call('PEXPIRE', key, ttl) end
 end
-local function put_text(key, text)
-  if ttl == '' then redis.call('SET', key, text) else redis.call('SET', key, text, 'PX', ttl) end
-end
-for i = first_key, #KEYS do
-  local value = ARGV[first_row + i - first_key]
-  if form == 'json' then
-    put_text(KEYS[i], value)
-  else
-    put_hash(KEYS[i], cmsgpack.unpack(value))
+put_fields(ledger, cmsgpack.unpack(ARGV[5]))
+for _, t in ipairs(tables) do
+  put_fields(t.schema, cmsgpack.unpack(t.columns))
+  for i = t.first_letter, t.first_value - 1 do
+    redis.call('XADD', t.letters, '*', unpack(cmsgpack.unpack(ARGV[i])))
+  end
+  for i = 0, t.rows - 1 do
+    put_row(KEYS[t.first_key + i], ARGV[t.first_value + i], t.form, t.ttl)
   end
 end
 
@@ -185,11 +204,14 @@ class RedisStore:
         ConfigError, RefusedError: it answers, and refuses.
     """
 
-    def __init__(self, sink: RedisSink, pipeline: str) -> None:
-        self.keys = Keys(pipeline)
+    def __init__(self, sink: RedisSink, pipeline: str, beside: RedisStore | None = None) -> None:
+        """With the connection of ``beside``, the store of another table of the pipeline."""
+        self.keys = Keys(pipeline, sink.name_of_several)
         self._sink = sink
-        self._client = _connect(sink, pipeline)
+        self._is_first = beside is None
+        self._client: redis.Redis = beside._client if beside else _connect(sink, pipeline)
         self._script = self._client.register_script(PUBLISH)
+        self._written = f"tables of {pipeline}" if self.keys.table else sink.table_name
 
     def close(self) -> None:
         self._client.close()
@@ -201,14 +223,17 @@ class RedisStore:
         Raises:
             ConfigError: also if the ledger was written with another key, prefix or form.
         """
-        check_server(self._ask(lambda: self._client.info()))
-        held = self.ledger("target")[0]
-        if held is not None and held.decode() != self._sink.identity:
-            raise ConfigError(
-                f"sink: pipeline {self.keys.pipeline!r} writes {held.decode()}, by its ledger, not "
-                f"{self._sink.identity}. Rows under the old keys would stay behind: give the "
-                "pipeline with the new setting a name of its own."
-            )
+        if self._is_first:
+            check_server(self._ask(lambda: self._client.info()))
+        targets = self._sink.targets
+        for (field, target), held in zip(targets.items(), self.ledger(*targets), strict=True):
+            if held is not None and held.decode() != target:
+                named = "pipeline" if field == TARGET else "table"
+                raise ConfigError(
+                    f"sink: pipeline {self.keys.pipeline!r} writes {held.decode()}, by its ledger, "
+                    f"not {target}. Rows under the old keys would stay behind: give the {named} "
+                    "with the new setting a name of its own."
+                )
 
     def ledger(self, *names: int | str) -> list[bytes | None]:
         """Fields of the ledger's hash; ``None`` for one that is not there."""
@@ -254,7 +279,7 @@ class RedisStore:
         try:
             reply: list[bytes] = self._script(keys, arguments)
         except _ANSWERED_TYPES as error:
-            raise _explained(error, self._sink.table_name) from error
+            raise _explained(error, self._written) from error
         return [text.decode(errors="replace") for text in reply]
 
     def _ask(self, question: Callable[[], _T]) -> _T:
@@ -267,7 +292,7 @@ class RedisStore:
                     raise
                 return question()
         except redis.RedisError as error:
-            raise _explained(error, self._sink.table_name) from error
+            raise _explained(error, self._written) from error
 
 
 def check_server(info: Mapping[str, Any]) -> None:
@@ -354,12 +379,13 @@ class RedisSession(SinkSession):
 
     keeps_ledger = None
 
-    def __init__(self, sink: RedisSink, pipeline: str) -> None:
+    def __init__(self, sink: RedisSink, pipeline: str, beside: RedisSession | None = None) -> None:
+        """With the connection of ``beside``, the session of another table of the pipeline."""
         super().__init__(pipeline)
         if not pipeline or set(pipeline) & set("{}"):
             raise ConfigError(f"a pipeline named {pipeline!r} cannot be a hash tag in Redis keys")
         self.sink = sink
-        self.store = RedisStore(sink, pipeline)
+        self.store: RedisStore = RedisStore(sink, pipeline, beside.store if beside else None)
         try:
             self.store.check()
         except RefusedError as error:
@@ -403,7 +429,13 @@ class RedisSession(SinkSession):
         return bool(self.store.columns())
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
-        return RedisPublication(self, entry, staged)
+        return RedisPublication(self, entry, staged, [(self, staged)])
+
+    def keys_of(self, output: PackedOutput) -> list[bytes]:
+        """Return the names of the table's keys for :data:`PUBLISH`."""
+        keys = self.store.keys
+        prefix = keys.named(f"{self.sink.prefix}:")
+        return [keys.schema, keys.dead_letters, *(prefix + key for key in output.rows)]
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """Every key that begins with the pipeline's hash tag; the ledger's goes last."""
@@ -426,40 +458,48 @@ class RedisSession(SinkSession):
 
 
 class RedisPublication(Publication):
-    """The keys and arguments of one run of the script."""
+    """The keys and arguments of one run of the script, which fills the tables of ``parts``."""
 
     session: RedisSession
 
+    def __init__(
+        self,
+        session: RedisSession,
+        entry: LedgerEntry,
+        staged: StagedOutput,
+        parts: Sequence[tuple[RedisSession, StagedOutput]],
+    ) -> None:
+        super().__init__(session, entry, staged)
+        self._parts = parts
+
     def write(self) -> None:
         """Rows become keys and values in memory, within ``max_rows`` and ``max_bytes``."""
-        packer = Packer(self.session.sink, self.session.store.columns())
-        self._packed = packer.pack(self.staged)
+        packer = Packer(self.session.sink)
+        packer.refuse_rows(staged for _, staged in self._parts)
+        self._packed = [
+            (session, packer.pack(session.sink, session.store.columns(), staged))
+            for session, staged in self._parts
+        ]
 
     def enter(self) -> None:
-        sink, entry, output = self.session.sink, self.entry, self._packed
-        columns = [text.encode() for pair in output.columns.items() for text in pair]
+        entry = self.entry
+        targets = self.session.sink.targets
+        for session, _ in self._packed:
+            targets |= session.sink.targets
+        self._keys = [self.session.store.keys.ledger]
         self._arguments = [
             entry.version,
             entry.transaction_id,
             _named(entry.parent),
             json.dumps(entry.to_json()),
-            sink.identity,
-            sink.store_as,
-            "" if sink.ttl is None else max(1, round(sink.ttl * 1000)),
-            packed(columns),
-            len(output.dead_letters),
-            packed(output.origins),
-            *output.dead_letters,
-            *output.rows.values(),
+            packed([text.encode() for pair in targets.items() for text in pair]),
         ]
+        for session, output in self._packed:
+            self._keys += session.keys_of(output)
+            self._arguments += _arguments_of(session.sink, output)
 
     def commit(self) -> None:
-        self._check_answer(*self.session.store.run(self._keys(self._packed), self._arguments))
-
-    def _keys(self, output: PackedOutput) -> list[bytes]:
-        keys = self.session.store.keys
-        prefix = keys.named(f"{self.session.sink.prefix}:")
-        return [keys.ledger, keys.schema, keys.dead_letters, *(prefix + key for key in output.rows)]
+        self._check_answer(*self.session.store.run(self._keys, self._arguments))
 
     def _check_answer(self, word: str, first: str, second: str = "") -> None:
         """Return if the script ``committed``, raise otherwise."""
@@ -473,13 +513,28 @@ class RedisPublication(Publication):
         if word == "fenced":
             raise FencedError(self.session.pipeline, self.entry.version, winner=first or None)
         why = {
-            "wrong type": f"the key {first!r} holds a {second}: remove it, or set another prefix",
+            "wrong type": f"the key {first!r} holds a {second}: remove it, or set another prefix "
+            "(of several tables: another name)",
             "denied": f"the user may not {first} the key {second!r}: allow it (ACL SETUSER)",
             "moved": f"the row of {first!r} came from {second}, and which is the newer one is not "
             "known: offsets of different partitions cannot be compared (were partitions added, so "
             "that keys moved?). DEL the key if the new row shall have it, or start a new pipeline",
         }
         raise RefusedError(f"Redis cannot take the rows: {why[word]}. Nothing was written.")
+
+
+def _arguments_of(sink: RedisSink, output: PackedOutput) -> list[Any]:
+    """Return the table's arguments of :data:`PUBLISH`."""
+    return [
+        len(output.rows),
+        len(output.dead_letters),
+        sink.store_as,
+        "" if sink.ttl is None else max(1, round(sink.ttl * 1000)),
+        packed([text.encode() for pair in output.columns.items() for text in pair]),
+        packed(output.origins),
+        *output.dead_letters,
+        *output.rows.values(),
+    ]
 
 
 def _named(entry: EntryId | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,14 +18,18 @@ from eo_pipeline.testing import child_of, first_entry
 
 COMMITTED = CommitOutcome.COMMITTED
 
-#: Rows, their form and the schema in one snapshot: nothing runs while a script does.
+#: Of each table the schema and the rows, all in one snapshot: nothing runs while a script does.
 _LOOK = """
-local rows = {}
-for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
-  local kind = redis.call('TYPE', key).ok
-  rows[#rows + 1] = redis.call(kind == 'hash' and 'HGETALL' or 'GET', key)
+local tables = {}
+for i, schema in ipairs(KEYS) do
+  local rows = {}
+  for _, key in ipairs(redis.call('KEYS', ARGV[i])) do
+    local kind = redis.call('TYPE', key).ok
+    rows[#rows + 1] = redis.call(kind == 'hash' and 'HGETALL' or 'GET', key)
+  end
+  tables[i] = {redis.call('HGETALL', schema), rows}
 end
-return {redis.call('HGETALL', KEYS[1]), rows}
+return tables
 """
 
 
@@ -37,9 +41,26 @@ def rows_in(sink: RedisSink, pipeline: str) -> list[dict[str, Any]]:
     """Every row, as Python values."""
     tag = f"{{{pipeline}}}"
     with client_of(sink) as client:
-        schema, rows = client.eval(_LOOK, 1, f"{tag}:eo_schema", f"{tag}:{sink.prefix}:*")
+        [(schema, rows)] = client.eval(_LOOK, 1, f"{tag}:eo_schema", f"{tag}:{sink.prefix}:*")
+    return _decoded(schema, rows, sink.store_as)
+
+
+def tables_in(url: str, pipeline: str, forms: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Every row of several tables, whose names have these ``forms``, in one look."""
+    tag = f"{{{pipeline}}}"
+    schemas = [f"{tag}:eo_schema:{name}" for name in forms]
+    patterns = [f"{tag}:{name}:*" for name in forms]
+    with redis.Redis.from_url(url, protocol=2) as client:
+        tables = client.eval(_LOOK, len(forms), *schemas, *patterns)
+    return {
+        name: _decoded(schema, rows, form)
+        for (name, form), (schema, rows) in zip(forms.items(), tables, strict=True)
+    }
+
+
+def _decoded(schema: list[bytes], rows: list[Any], form: str) -> list[dict[str, Any]]:
     kinds = {name.decode(): RedisKind(kind.decode()) for name, kind in _pairs(schema).items()}
-    if sink.store_as == "json":
+    if form == "json":
         return [from_json(row, kinds) for row in rows]
     return [from_hash(_pairs(row), kinds) for row in rows]
 

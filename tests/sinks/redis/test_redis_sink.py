@@ -14,9 +14,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.redis import EmbeddedRedis
 from eo_pipeline.errors import (
     ConfigError,
+    FencedError,
     RefusedError,
     SchemaChangeError,
 )
@@ -312,6 +314,22 @@ class TestRefused:
         staged = StagedOutput(rows(id=[1]).rows, dead_letters(1, [b""]))
         with pytest.raises(RefusedError, match="full stream"):
             session.publish(child_of(head, staged), staged)
+        assert not observer.exists("{p}:rows:1")
+
+    def test_a_head_that_moved_while_rows_were_prepared(
+        self, sink: RedisSink, observer: redis.Redis, session: SinkSession
+    ) -> None:
+        """A backup came back, or somebody reset the pipeline: no entry is in the way, and the
+        script alone sees it.
+        """
+        head = started(session)
+
+        def move(point: CrashPoint) -> None:
+            if point is CrashPoint.ENTRY_SENT:
+                observer.hset("{p}:eo_ledger", "head", f"0 {'0' * 32}")
+
+        with pytest.raises(FencedError):
+            session.publish(child_of(head, 1), rows(id=[1]), move)
         assert not observer.exists("{p}:rows:1")
 
     @pytest.mark.parametrize(
