@@ -19,6 +19,8 @@ LEADER_MOVES = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        # a new leader that does not know yet what its replicas have (KIP-207)
+        KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
 
@@ -44,8 +46,10 @@ def coordinator_moves(error: BaseException) -> bool:
 
 
 def no_leader(error: BaseException) -> bool:
-    """True if no partition that was asked for has a leader: they are new, or gone."""
-    return _code(error) == KafkaError._NOENT
+    """True if no partition that was asked for has a leader, or the broker that was asked does not
+    know one: they are new, or gone.
+    """
+    return _code(error) in (KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 def _code(error: BaseException) -> int | None:

@@ -415,7 +415,7 @@ class Life:
             "overlap": overlap,
             "spark": {"connect_timeout": 5},
         }
-        return self.target.document(config)
+        return self.target.document(config, self.table)
 
     def _read(self, table: str) -> Sequence[Row]:
         """All that a reader sees. A table that cannot be read is a wrong one."""

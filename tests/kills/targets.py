@@ -45,6 +45,7 @@ _SELECTED = ", ".join(name if name != "key" else "{quote}key{quote}" for name in
 #: The table of a record, by its id: two take turns, and more appear as a life goes on.
 _ID = "CAST(get_json_object(value, '$.id') AS INT)"
 _EACH = f"CASE WHEN {_ID} % 2 = 0 THEN 'even' ELSE concat('odd', least({_ID} DIV 100, 5)) END"
+_VALUES = ("even", *(f"odd{number}" for number in range(6)))
 
 _POINTERS = (
     "select metadata_location from iceberg_tables "
@@ -152,14 +153,18 @@ class Target(ABC):
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
         """The pipeline's ``sink``; through a proxy at ``port`` if there is one."""
 
-    def document(self, config: dict[str, Any]) -> dict[str, Any]:
+    def document(self, config: dict[str, Any], table: str) -> dict[str, Any]:
         """The pipeline's document; in the mode ``tables`` one with tables that appear."""
         if self.mode != "tables":
             return config
-        source, table = dict(config["source"]), {"each": _EACH, "name": "events_{value}"}
-        table |= {"value_schema": source.pop("value_schema"), "transform": config["transform"]}
+        source, tables = dict(config["source"]), {"each": _EACH, "name": self.names(table)}
+        tables |= {"value_schema": source.pop("value_schema"), "transform": config["transform"]}
         rest = {name: value for name, value in config.items() if name != "transform"}
-        return {**rest, "source": source, "tables": table}
+        return {**rest, "source": source, "tables": tables}
+
+    def names(self, table: str) -> str:
+        """Names of the tables that appear, with a place for their value."""
+        return "events_{value}"
 
     def trigger(self, table: str) -> bytes:
         """What a client sends when it asks for the commit."""
@@ -529,7 +534,9 @@ class Redis(Target):
 
 
 class Kafka(Target):
-    """``mode`` says the semantics: ``at_least_once`` is a control that has to be caught."""
+    """``mode`` may say the semantics: ``at_least_once`` is a control that has to be caught. In the
+    mode ``tables`` the topics of all tables that may appear are there.
+    """
 
     store = "Kafka"
     goes_back = False
@@ -544,22 +551,39 @@ class Kafka(Target):
     def _address(self) -> str:
         return self._broker.bootstrap_servers
 
+    @property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._address, "log_level": 0})
+
     def make(self) -> str:
         name = f"out-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
-        admin.create_topics([NewTopic(name, PARTITIONS_MAX, 1)])[name].result()
+        topics = [NewTopic(topic, PARTITIONS_MAX, 1) for topic in self._topics(name)]
+        admin = self._admin  # it ends with its last name, and what it was asked with it
+        for made in admin.create_topics(topics).values():
+            made.result()
         return name
 
+    def names(self, table: str) -> str:
+        return f"{table}-{{value}}"
+
+    def _topics(self, table: str) -> list[str]:
+        if self.mode != "tables":
+            return [table]
+        return [self.names(table).format(value=value) for value in _VALUES]
+
     def sink(self, table: str, port: int | None = None) -> dict[str, Any]:
-        semantics = "exactly_once" if self.mode == "append" else self.mode
-        limits = {"transaction_timeout": 10, "request_timeout": 10}
+        place = {"topic": table}
+        if self.mode == "tables":
+            place = {"ledger_topic": f"{table}._eo_ledger"}
+        elif self.mode != "append":
+            place["semantics"] = self.mode
         return {
             "type": "kafka",
             "bootstrap_servers": self._address,
-            "topic": table,
             "partitioning": "source",
-            "semantics": semantics,
-            **limits,
+            "transaction_timeout": 10,
+            "request_timeout": 10,
+            **place,
         }
 
     def rows(self, table: str) -> Sequence[Row]:
@@ -576,26 +600,27 @@ class Kafka(Target):
             }
         )
         try:
-            return [row(values) for values in _to_the_end(consumer, table)]
+            return [row(values) for values in _to_the_end(consumer, self._topics(table))]
         finally:
             consumer.close()
 
     def drop(self, table: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
-        admin.delete_topics([table])[table].result()
+        admin = self._admin
+        for deleted in admin.delete_topics(self._topics(table)).values():
+            deleted.result()
 
 
-def _to_the_end(consumer: Consumer, topic: str) -> Iterable[Iterable[Any]]:
+def _to_the_end(consumer: Consumer, topics: Sequence[str]) -> Iterable[Iterable[Any]]:
     """Of what a reader of committed records is shown: each partition up to its last stable offset,
     which the consumer calls its end.
     """
-    places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS_MAX)]
-    consumer.assign(places)
-    left, until = {*range(PARTITIONS_MAX)}, time.monotonic() + _READ_S
+    left = {(topic, number) for topic in topics for number in range(PARTITIONS_MAX)}
+    consumer.assign([TopicPartition(topic, number, 0) for topic, number in left])
+    until = time.monotonic() + _READ_S
     while left:
         message = consumer.poll(1.0)
         if time.monotonic() > until:
-            raise TimeoutError(f"no end of {topic} within {_READ_S} s")
+            raise TimeoutError(f"no end of {topics} within {_READ_S} s")
         if message is None:
             continue
         error = message.error()
@@ -603,6 +628,6 @@ def _to_the_end(consumer: Consumer, topic: str) -> Iterable[Iterable[Any]]:
             value = json.loads(message.value() or b"{}")
             yield [value[name] for name in _COLUMNS]
         elif error.name() == "_PARTITION_EOF":
-            left.discard(int(message.partition() or 0))
+            left.discard((str(message.topic()), int(message.partition() or 0)))
         elif error.fatal():
-            raise TimeoutError(f"{topic} cannot be read: {error}")
+            raise TimeoutError(f"{topics} cannot be read: {error}")

@@ -137,6 +137,7 @@ SCENARIOS: dict[str, _Make] = {
     "Iceberg, tables": lambda _, folder: Iceberg(folder, "tables"),
     "Parquet, append": lambda _, folder: Parquet(folder),
     "Kafka, append": lambda world, folder: Kafka(folder, world.broker),
+    "Kafka, tables": lambda world, folder: Kafka(folder, world.broker, "tables"),
     "Redis, upsert": lambda _, folder: Redis(folder),
     "Redis, tables": lambda _, folder: Redis(folder, "tables"),
 }

@@ -57,6 +57,9 @@ _QUEUES = {"queue.buffering.max.messages": 500_000, "queue.buffering.max.kbytes"
 _ROOM_SECONDS = 0.05
 _ABORT_SECONDS = 5.0
 
+#: Seconds to wait for the report of a record that failed.
+_REPORT_SECONDS = 2.0
+
 #: Seconds beyond its timeout after which a call counts as stuck.
 _GRACE_SECONDS = 5.0
 
@@ -94,6 +97,14 @@ class RecordProducer:
 
     def send(self, topic: str, records: Iterable[Arguments]) -> None:
         """Hand ``records`` over; they are on their way, not there."""
+        try:
+            self._hand_over(topic, records)
+        except KafkaException as error:
+            self._wait_for_cause(error.args[0])
+            self.raise_failed()
+            raise
+
+    def _hand_over(self, topic: str, records: Iterable[Arguments]) -> None:
         produce = self._client.produce
         for record in records:
             try:
@@ -109,6 +120,15 @@ class RecordProducer:
                 return self._client.produce(topic, *record)
             except BufferError:
                 continue
+
+    def _wait_for_cause(self, error: KafkaError) -> None:
+        """Wait for the report of the record that failed the transaction: the client takes no
+        further record from then on, and may say so first.
+        """
+        deadline = time.monotonic() + _REPORT_SECONDS
+        is_told = error.code() != KafkaError._STATE
+        while not is_told and self._failed is None and time.monotonic() < deadline:
+            _served(lambda: self._client.poll(_ROOM_SECONDS))
 
     def flush(self, seconds: float) -> None:
         """Wait until the brokers have everything that was sent."""

@@ -284,6 +284,25 @@ def test_a_topic_whose_only_partition_has_no_leader_yet_is_asked_again(world: Wo
         assert store.ends([only], committed=True) == {only: 0}
 
 
+@pytest.mark.parametrize(
+    "code", [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART]
+)
+def test_a_broker_that_does_not_know_yet_is_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A new leader does not know yet what its replicas have, a broker not yet of a new topic."""
+    listed, answers = KafkaStore._listed, [code, code]
+
+    def not_yet(store: KafkaStore, *asked: Any) -> dict[TopicPartition, int]:
+        if answers:
+            raise KafkaException(KafkaError(answers.pop()))
+        return listed(store, *asked)
+
+    monkeypatch.setattr(KafkaStore, "_listed", not_yet)
+    place = TopicPartition(world.sink.topic, 0)
+    assert KafkaStore(world.sink).ends([place], committed=False) == {place: 0}
+
+
 @pytest.mark.slow
 def test_a_topic_that_is_gone_is_not_waited_for_as_if_it_were_new(world: World) -> None:
     began = time.monotonic()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +13,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
@@ -23,7 +28,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.offsets import TopicPartition
 from eo_pipeline.sinks.kafka import KafkaSink
-from eo_pipeline.sinks.kafka.producer import dead_letters
+from eo_pipeline.sinks.kafka.producer import RecordProducer, dead_letters
 from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.staging.rows import StagedOutput, StagedTable
 from eo_pipeline.testing import child_of, first_entry, raise_at
@@ -187,6 +192,29 @@ def test_source_offsets_move_in_the_same_transaction(world: World, admin: AdminC
         assert committed() < 0
         assert session.publish(start, StagedOutput()) is COMMITTED
         assert committed() == 5
+
+
+def test_a_refused_record_is_named_though_records_of_another_topic_follow_it(
+    kafka: EmbeddedKafka, make_topic: MakeTopic
+) -> None:
+    small, other = make_topic(config={"max.message.bytes": "200"}), make_topic()
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    producer = RecordProducer(settings, {"transactional.id": small})
+    producer.init(60)
+    producer.begin()
+
+    def slowly() -> Iterator[tuple[bytes]]:
+        for _ in range(600):  # until the client knows that the transaction has failed
+            yield (b"a row",)
+            time.sleep(0.05)
+
+    producer.send(small, [(os.urandom(1000),)])
+    with pytest.raises(KafkaException) as refused:
+        producer.send(other, slowly())
+    assert refused.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert producer.failed_topic == small
+    assert producer.abort()
+    producer.close()
 
 
 def _world(kafka: EmbeddedKafka, topic: str, **settings: Any) -> World:
