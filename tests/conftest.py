@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.stores",
     "tests.support.engine",
     "tests.support.registry",
+    "tests.support.nessie",
     "tests.support.rest_catalog",
     "tests.support.secured",
     "tests.support.clusters",

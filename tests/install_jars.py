@@ -2,8 +2,8 @@
 
 short   for `make test`: a Kafka broker and Spark's connector (120 MB)
 all     besides: a schema registry (142 MB), Spark's way to buckets (15 MB, to Google's 38 MB, to
-Azure's 1 MB) and its login to Amazon MSK (6 MB), a REST catalog of Iceberg (40 MB), an
-HDFS (40 MB)
+Azure's 1 MB) and its login to Amazon MSK (6 MB), two REST catalogs of Iceberg (40 and 245 MB),
+an HDFS (40 MB)
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from eo_pipeline.errors import SetupError
 from eo_pipeline.spark.connector import spark_connector_jars
 from tests.shared import STATE
 from tests.support.hdfs import hdfs_jars
+from tests.support.nessie import nessie_jar
 from tests.support.rest_catalog import rest_catalog_jars
 
 #: By the folder below ``jars`` that each makes.
@@ -39,6 +40,7 @@ ALL = SHORT | {
     "aws-msk*/": spark_msk_jars,
     "sqlite-jdbc-*/": rest_catalog_jars,
     "hadoop-client-mini*/": hdfs_jars,
+    "nessie-quarkus-*/": nessie_jar,
 }
 
 

@@ -196,6 +196,43 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "iceberg-rest-race",
+        "A REST catalog that commits one table after another fills no several tables.",
+        "eo_pipeline/sinks/iceberg/rest.py",
+        "(self._fault_of_race(committers) for committers in _ROUNDS)",
+        "(self._fault_of_race(committers) for committers in ())",
+        (
+            "tests/tables/test_iceberg_rest_tables.py::TestRefused::"
+            "test_a_catalog_that_commits_one_table_after_another",
+        ),
+        only_slow="needs a REST catalog",
+    ),
+    Mutant(
+        "iceberg-rest-bare",
+        "A table without a snapshot gets one before it is compared with.",
+        "eo_pipeline/sinks/iceberg/rest.py",
+        "if t._table.metadata.current_snapshot_id is None]",
+        "if t._table.metadata.current_snapshot_id == 0]",
+        (
+            "tests/tables/test_iceberg_rest_tables.py::TestByNessie::"
+            "test_a_strangers_commit_to_one_table_refuses_all_and_the_next_try_has_both",
+        ),
+        only_slow="needs Nessie",
+    ),
+    Mutant(
+        "iceberg-rest-together",
+        "A REST catalog commits all tables of a checkpoint by one request.",
+        "eo_pipeline/sinks/iceberg/rest.py",
+        "        again(PatientRestCatalog._commit_transaction, self, changes)\n",
+        "        for change in changes:\n"
+        "            again(PatientRestCatalog._commit_transaction, self, [change])\n",
+        (
+            "tests/tables/test_iceberg_rest_tables.py::TestByNessie::"
+            "test_a_strangers_commit_to_one_table_refuses_all_and_the_next_try_has_both",
+        ),
+        only_slow="needs Nessie",
+    ),
+    Mutant(
         "lake-own-commit",
         "A lake's commit that was refused by what it had made itself is a commit.",
         "eo_pipeline/sinks/lake/session.py",

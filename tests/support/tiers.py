@@ -27,7 +27,7 @@ NOT_BY_PIP = frozenset(
         *("mariadb", "mysql", "mysql_database", "redis_server"),
         *("azurite", "google_server", "hdfs_server", "name_node", "objects"),
         *("bucket", "azure", "google", "hdfs"),
-        *("rest_server", "secured", "running_cluster"),
+        *("rest_server", "nessie_server", "secured", "running_cluster"),
     }
 )
 

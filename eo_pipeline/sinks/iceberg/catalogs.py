@@ -1,4 +1,4 @@
-"""Catalogs: their connections, commits by SQL and REST, whole puts, and a cache of table metadata.
+"""Catalogs that are databases: commits by SQL, and a cache of table metadata; whole puts.
 
 A table's metadata names every snapshot that is kept. PyIceberg reads and parses all of it for each
 look, and a commit copies it some twenty times. But a file of metadata never changes: each commit
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, SupportsIndex, TypeVar, cast
 from uuid import UUID
 
+import pyarrow as pa
 from pyarrow.fs import FileSystem
 from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -35,12 +36,13 @@ from pyiceberg.table import CommitTableResponse, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 from pyiceberg.table.update import TableRequirement, TableUpdate
-from requests import PreparedRequest, Response, Session
-from requests.adapters import HTTPAdapter
+from pyiceberg.typedef import Identifier
 from sqlalchemy import CursorResult, event, insert, update
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as SqlSession
+
+from eo_pipeline.storage.paths import Place
 
 T = TypeVar("T")
 
@@ -195,7 +197,76 @@ class KnownMetadata:
 KNOWN = KnownMetadata()
 
 
-class KnowingSqlCatalog(SqlCatalog):
+class SharedCommits(ABC):
+    """A catalog that changes several tables by one commit."""
+
+    @abstractmethod
+    def commit_together(self, transactions: Sequence[Transaction]) -> None:
+        """Commit all or none.
+
+        Raises:
+            CommitFailedException, TableAlreadyExistsError: a table is not as its transaction was
+                prepared on. No table has changed.
+        """
+
+    @abstractmethod
+    def new_table(
+        self,
+        identifier: Identifier,
+        schema: pa.Schema,
+        location: str,
+        properties: Mapping[str, str],
+        lay_out: Callable[[Transaction], None] = lambda _: None,
+    ) -> Transaction:
+        """Return a transaction for :meth:`commit_together` on an absent table; ``lay_out`` adds its
+        partitions.
+        """
+
+    @property
+    def lacks(self) -> str:
+        """Words for the endpoint that the catalog does not list; empty if it lists all."""
+        return ""
+
+    @property
+    def unproven(self) -> str | None:
+        """Digest of the catalog's address if it must be probed; None for a database."""
+        return None
+
+    def probe(self, identifier: Identifier, folder: Place) -> str:  # noqa: ARG002
+        """Return the fault that a probe finds in its commits, by tables named after ``identifier``
+        in ``folder``; empty if it finds none.
+        """
+        return ""
+
+
+class _Taking:
+    """Stands for the catalog of a transaction that is committed together with others."""
+
+    def __init__(self, catalog: Catalog, take: Callable[..., CommitTableResponse]) -> None:
+        self._catalog = catalog
+        self._take = take
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *request: Any) -> CommitTableResponse:
+        """Only hand it over."""
+        return self._take(*request)
+
+    @staticmethod
+    def _delete_old_metadata(*_: Any) -> None:
+        """Nothing, until the commit is made."""
+
+
+def hand_over(
+    transaction: Transaction, catalog: Catalog, take: Callable[..., CommitTableResponse]
+) -> None:
+    """Give what ``transaction`` would commit to ``take``, in place of ``catalog``."""
+    transaction._table.catalog = cast(Catalog, _Taking(catalog, take))
+    transaction.commit_transaction()
+
+
+class KnowingSqlCatalog(SqlCatalog, SharedCommits):
     """Asks the database as ever where a table's metadata lies, each time; reads what lies there
     unless this process did, or wrote it.
 
@@ -230,18 +301,22 @@ class KnowingSqlCatalog(SqlCatalog):
 
     def commit_together(self, transactions: Sequence[Transaction]) -> None:
         """Commit all, in one transaction of the database: each on condition that its table is still
-        where it was when its metadata was prepared.
-
-        Raises:
-            CommitFailedException, TableAlreadyExistsError: somebody else was faster with one of
-                them. No table has changed, and what was written for the commit is gone.
+        where it was when its metadata was prepared. After a conflict, what was written for the
+        commit is gone.
         """
         prepared: list[_Prepared] = []
+
+        def take(*request: Any) -> CommitTableResponse:
+            change = self.prepare(*request)
+            prepared.append(change)
+            staged = change.staged
+            return CommitTableResponse(
+                metadata=staged.metadata, metadata_location=staged.metadata_location
+            )
+
         try:
             for transaction in transactions:
-                gathering = _Gathering(self, prepared)
-                transaction._table.catalog = cast(Catalog, gathering)
-                transaction.commit_transaction()
+                hand_over(transaction, self, take)
             self._swap(prepared)
         except (CommitFailedException, TableAlreadyExistsError, ValidationException):
             for change in prepared:
@@ -254,6 +329,21 @@ class KnowingSqlCatalog(SqlCatalog):
                     self._delete_old_metadata(
                         change.staged.io, change.base.metadata, change.staged.metadata
                     )
+
+    def new_table(
+        self,
+        identifier: Identifier,
+        schema: pa.Schema,
+        location: str,
+        properties: Mapping[str, str],
+        lay_out: Callable[[Transaction], None] = lambda _: None,
+    ) -> Transaction:
+        """Return a transaction that makes the table."""
+        transaction = self.create_table_transaction(
+            identifier, schema, location, properties=dict(properties)
+        )
+        lay_out(transaction)
+        return transaction
 
     def prepare(
         self,
@@ -338,30 +428,6 @@ class _Prepared:
                 io.delete(file)
 
 
-class _Gathering:
-    """Stands for the catalog of a transaction that is committed together with others."""
-
-    def __init__(self, catalog: KnowingSqlCatalog, prepared: list[_Prepared]) -> None:
-        self._catalog = catalog
-        self._prepared = prepared
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._catalog, name)
-
-    def commit_table(self, *request: Any) -> CommitTableResponse:
-        """Only prepare it."""
-        prepared = self._catalog.prepare(*request)
-        self._prepared.append(prepared)
-        staged = prepared.staged
-        return CommitTableResponse(
-            metadata=staged.metadata, metadata_location=staged.metadata_location
-        )
-
-    @staticmethod
-    def _delete_old_metadata(*_: Any) -> None:
-        """Nothing, until the commit is made."""
-
-
 def _give_up_connection(context: ExceptionContext) -> None:
     """A commit that failed is never seen as made. SQLite keeps the transaction when it cannot end
     it because somebody reads, and SQLAlchemy hands the connection on as it is: whoever gets it next
@@ -369,30 +435,6 @@ def _give_up_connection(context: ExceptionContext) -> None:
     """
     if context.statement is None:  # a COMMIT or ROLLBACK
         context.is_disconnect = True
-
-
-#: Seconds for a connection; and for an answer, which a commit may take the catalog a while to give.
-CONNECT_S, ANSWER_S = 10.0, 60.0
-
-
-class _PatientAdapter(HTTPAdapter):
-    def send(self, request: PreparedRequest, *args: Any, **more: Any) -> Response:
-        if more.get("timeout") is None:
-            more["timeout"] = (CONNECT_S, ANSWER_S)
-        return super().send(request, *args, **more)
-
-
-class PatientRestCatalog(RestCatalog):
-    """PyIceberg 0.12 sets no time-out: a connection that hangs would hang the run with it. Nothing
-    is repeated here: whether a commit landed of which no answer came, the ledger says.
-    """
-
-    def _create_session(self) -> Session:
-        session = super()._create_session()
-        for prefix, adapter in list(session.adapters.items()):
-            if type(adapter) is HTTPAdapter:  # one that signs requests has retries of its own
-                session.mount(prefix, _PatientAdapter())
-        return session
 
 
 _DELAYED = "allow_delayed_open"

@@ -155,6 +155,10 @@ def _is_of(snapshot: Snapshot, entry: LedgerEntry) -> bool:
     return tuple(properties.get(f"eo.{name}") for name in ("pipeline", "version", "run-id")) == mine
 
 
+#: Iceberg's property of a table whose files are another's too: what one state of it has no use for
+#: may be in a branch, or a state, that the catalog keeps (Nessie).
+_KEEPS_FILES = "gc.enabled"
+
 #: Below a pipeline's folder of rows: files of batches that came in memory.
 _INLINE_FOLDER = "inline"
 
@@ -251,6 +255,9 @@ class IcebergSession(LakeSession[Table]):
                 check(table, self.sink)
             if not dry_run:
                 self.remove_lost()
+            if table is not None and table.properties.get(_KEEPS_FILES) == "false":
+                yield Upkeep("none", f"{_KEEPS_FILES}=false: left to its catalog's own tool")
+                return
             kept = IcebergUpkeep(self.root, self.pipeline, rules, self.open_table, self.catalog)
             yield from kept.work(dry_run=dry_run)
 
@@ -325,17 +332,22 @@ class IcebergPublication(LakePublication[Table]):
 
     def _create(self, result: pa.Schema) -> Transaction:
         """A transaction that makes the table, together with its first rows."""
-        sink, catalog = self.session.sink, self.session.catalog
+        sink = self.session.sink
+        schema = result if result.names else NO_ROWS
         try:
-            make_namespace(catalog, sink)
-            return catalog.create_table_transaction(
-                sink.identifier,
-                schema=result if result.names else NO_ROWS,
-                location=uri_of(sink.root),
-                properties=new_properties(sink.partition_fields),
-            )
+            make_namespace(self.session.catalog, sink)
+            return self._new_table(schema, uri_of(sink.root), new_properties(sink.partition_fields))
         except TableAlreadyExistsError as error:
             raise CommitConflictError(str(error)) from error
+
+    def _new_table(
+        self, schema: pa.Schema, location: str, properties: Mapping[str, str]
+    ) -> Transaction:
+        transaction = self.session.catalog.create_table_transaction(
+            self.session.sink.identifier, schema, location, properties=dict(properties)
+        )
+        self._lay_out(transaction)
+        return transaction
 
     def _change(self, table: Table) -> Transaction:
         check(table, self.session.sink)
@@ -363,20 +375,21 @@ class IcebergPublication(LakePublication[Table]):
         """New nullable columns, wider types, and the layout once the table has columns, in the
         same commit.
         """
-        table, sink = self.table, self.session.sink
-        if table is not None:
-            widen(transaction, table, result)
-        sources = {field.source for field in sink.partition_fields}
-        if (
-            sources
-            and sources <= set(result.names)
-            and (table is None or lacks_layout(table, sink))
-        ):
-            refuse_alike(result, sink.partition_fields)
-            with transaction.update_spec() as spec:
-                for field in sink.partition_fields:
-                    transform = parse_transform(field.transform)
-                    spec.add_field(field.source, transform, field.field_name)
+        if self.table is not None:
+            widen(transaction, self.table, result)
+            if lacks_layout(self.table, self.session.sink):
+                self._lay_out(transaction)
+
+    def _lay_out(self, transaction: Transaction) -> None:
+        """The partitions, if all columns that they come from are there."""
+        fields = self.session.sink.partition_fields
+        schema = transaction.table_metadata.schema()
+        if not fields or not {field.source for field in fields} <= {*schema.column_names}:
+            return
+        refuse_alike(schema.as_arrow(), fields)
+        with transaction.update_spec() as spec:
+            for field in fields:
+                spec.add_field(field.source, parse_transform(field.transform), field.field_name)
 
     def _keep_names(self, transaction: Transaction) -> None:
         """Keep the entries of the table's name mapping: PyIceberg gives the name of a new column

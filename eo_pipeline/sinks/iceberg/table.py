@@ -37,6 +37,7 @@ from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import compute_statistics_plan
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import parse_transform
 from pyiceberg.utils.config import Config, merge_config
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -51,13 +52,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import CHECKPOINT_COLUMN, LedgerEntry, Operation
 from eo_pipeline.sinks.iceberg import catalogs
-from eo_pipeline.sinks.iceberg.added import Added, NewFiles
-from eo_pipeline.sinks.iceberg.catalogs import (
-    KnowingSqlCatalog,
-    PatientRestCatalog,
-    Unchanging,
-    cheaply_copied,
-)
+from eo_pipeline.sinks.iceberg.added import Added, NewFiles, uri_of
+from eo_pipeline.sinks.iceberg.catalogs import KnowingSqlCatalog, Unchanging, cheaply_copied
 from eo_pipeline.sinks.iceberg.config import (
     IcebergCatalog,
     IcebergSink,
@@ -65,6 +61,7 @@ from eo_pipeline.sinks.iceberg.config import (
     partition_values,
 )
 from eo_pipeline.sinks.iceberg.fields import with_ids
+from eo_pipeline.sinks.iceberg.rest import PatientRestCatalog
 from eo_pipeline.sinks.iceberg.types import TYPES, reads_as_it_stands
 from eo_pipeline.sinks.lake.ledger import Pointer
 from eo_pipeline.sinks.lake.session import PublishedFiles, one_file_each
@@ -414,6 +411,16 @@ def new_files(
         keys = [partition_values(table[source], transform) for source, transform in layout]
         paths = files.write(one_file_each(table.cast(with_ids(table.schema, new.ids)), keys))
     return _process.each(new.added, paths)
+
+
+def manifests_of(transaction: Transaction, root: Place) -> list[Place]:
+    """The files in the table's folder ``root`` that were written for the commit, rows apart."""
+    added = (update for update in transaction._updates if isinstance(update, AddSnapshotUpdate))
+    files = [update.snapshot.manifest_list for update in added]
+    for producer in transaction._snapshot_producers:
+        files += producer._written_manifests
+    folder = f"{uri_of(root)}/"
+    return [root / file.removeprefix(folder) for file in files if file.startswith(folder)]
 
 
 def take_back(transaction: Transaction, entry: LedgerEntry, summary: dict[str, str]) -> None:

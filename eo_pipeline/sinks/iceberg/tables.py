@@ -1,19 +1,32 @@
-"""Several Iceberg tables of one SQL catalog, published by one transaction with one ledger entry."""
+"""Several Iceberg tables of one catalog, published by one transaction with one ledger entry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+import pyarrow as pa
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.table import Table, Transaction
 
-from eo_pipeline.errors import ConfigError, LedgerDamagedError, TableRolledBackError
+from eo_pipeline.errors import (
+    ConfigError,
+    LedgerDamagedError,
+    SinkUnavailableError,
+    TableRolledBackError,
+)
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.capabilities import Maintenance, TimeTravelView, Upkeep
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.iceberg.catalogs import KnowingSqlCatalog
+from eo_pipeline.sinks.iceberg.added import uri_of
+from eo_pipeline.sinks.iceberg.catalogs import SharedCommits
 from eo_pipeline.sinks.iceberg.config import IcebergSink
 from eo_pipeline.sinks.iceberg.session import (
     IcebergPublication,
@@ -21,13 +34,36 @@ from eo_pipeline.sinks.iceberg.session import (
     past_of_version,
     rolled_back,
 )
-from eo_pipeline.sinks.iceberg.table import commit_errors, pointer_of, read_errors
+from eo_pipeline.sinks.iceberg.table import (
+    NO_ROWS,
+    UNREACHABLE,
+    commit_errors,
+    make_namespace,
+    manifests_of,
+    new_properties,
+    pointer_of,
+    read_errors,
+)
 from eo_pipeline.sinks.lake.ledger import DeadLetterFiles, LedgerFile
 from eo_pipeline.sinks.lake.session import Commit, FirstEntry
 from eo_pipeline.sinks.session import Publication, goes_back
 from eo_pipeline.sinks.tables import TablesSession, TablesSink
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.storage.paths import Place
+
+#: The table's property that names the catalog that was probed.
+PROOF_PROPERTY = "eo.probed"
+_PROBE_FOLDER = "_eo_probe"
+
+
+def _apart(sink: IcebergSink, why: str) -> ConfigError:
+    """The refusal of a catalog."""
+    return ConfigError(
+        f"sink.catalog: the catalog of {sink.table} {why}, and tables are filled together. Nothing "
+        "was published. Use a catalog that is a database (properties: {type: sql, uri: ...}), a "
+        "REST catalog that commits several tables at once (Nessie), another store, or a pipeline "
+        "for each table."
+    )
 
 
 class LedgerSession(IcebergSession):
@@ -36,13 +72,48 @@ class LedgerSession(IcebergSession):
     def __init__(self, sink: IcebergSink, pipeline: str) -> None:
         super().__init__(sink, pipeline)
         self.members: dict[str, MemberSession] = {}
-        if not isinstance(self.catalog, KnowingSqlCatalog):
+        #: the catalog of which a probe has shown nothing against it
+        self._proven: str | None = None
+        catalog = self.catalog
+        if not isinstance(catalog, SharedCommits) or catalog.lacks:
             self.close()
-            raise ConfigError(
-                f"sink.catalog: the catalog of {sink.table} commits one table at a time, and "
-                "tables are filled together. Use a catalog that is a database (properties: "
-                "{type: sql, uri: ...}), another store, or a pipeline for each table."
-            )
+            lacks = catalog.lacks if isinstance(catalog, SharedCommits) else ""
+            raise _apart(sink, f"commits one table at a time{lacks}")
+
+    @property
+    def shared(self) -> SharedCommits:
+        """The catalog."""
+        assert isinstance(self.catalog, SharedCommits), "refused otherwise"
+        return self.catalog
+
+    def proven(self, table: Table | None) -> Table | None:
+        """Return the ledger's ``table``, once the catalog was probed by which its commits come;
+        where it is absent it is made then, so that it names the catalog.
+
+        Raises:
+            ConfigError: the catalog does not commit several tables together.
+        """
+        name = self.shared.unproven
+        if name in (self._proven, table.properties.get(PROOF_PROPERTY) if table else None):
+            return table
+        try:
+            make_namespace(self.catalog, self.sink)
+            fault = self.shared.probe(self.sink.identifier, self.root / _PROBE_FOLDER)
+            if table is None and name is not None and not fault:
+                properties = {**new_properties(()), PROOF_PROPERTY: name}
+                with suppress(TableAlreadyExistsError):  # another run has just made it
+                    place = uri_of(self.root)
+                    self.shared.new_table(self.sink.identifier, NO_ROWS, place, properties)
+        except (NoSuchTableError, CommitFailedException, *UNREACHABLE) as error:
+            raise SinkUnavailableError(
+                f"{self.sink.table}: the catalog could not be probed for commits of several "
+                f"tables, perhaps because another run probes it too: {error}. Nothing was "
+                "published; the next run probes it again."
+            ) from error
+        if fault:
+            raise _apart(self.sink, f"has transactions of several tables in name only: {fault}")
+        self._proven = name
+        return table or self.open_table()
 
     def _side_folders(self) -> tuple[Place, ...]:
         folders = super()._side_folders()
@@ -138,13 +209,25 @@ class IcebergTablesSession(TablesSession[MemberSession]):
         return dropped + self._ledger.reset(dry_run=dry_run)
 
     def begin(self, entry: LedgerEntry, staged: StagedOutput) -> Publication:
-        table = self._ledger.open_table()
+        table = self._ledger.proven(self._ledger.open_table())
         if head := self._ledger.head_of(table):
             return IcebergTablesPublication(self, entry, staged, table, head)
         return FirstEntry(self._ledger, entry, staged)
 
 
-class MemberPublication(IcebergPublication):
+class _SharedPublication(IcebergPublication):
+    """A try whose table may be made by the commit of all."""
+
+    def _new_table(
+        self, schema: pa.Schema, location: str, properties: Mapping[str, str]
+    ) -> Transaction:
+        catalog = self.session.catalog
+        assert isinstance(catalog, SharedCommits), "refused otherwise"
+        identifier = self.session.sink.identifier
+        return catalog.new_table(identifier, schema, location, properties, self._lay_out)
+
+
+class MemberPublication(_SharedPublication):
     """Changes of one try in one of the tables."""
 
     session: MemberSession
@@ -154,8 +237,10 @@ class MemberPublication(IcebergPublication):
         return rolled_back(table, last.entry) if last else None
 
 
-class IcebergTablesPublication(IcebergPublication):
+class IcebergTablesPublication(_SharedPublication):
     """One try, on the tables as they are now, under one pointer."""
+
+    session: LedgerSession
 
     def __init__(
         self,
@@ -193,12 +278,19 @@ class IcebergTablesPublication(IcebergPublication):
         for part in self._parts:
             part._keep_letters()
 
+    def transaction(self) -> Transaction:
+        transaction = super().transaction()
+        if catalog := self.session.shared.unproven:
+            transaction.set_properties({PROOF_PROPERTY: catalog})
+        return transaction
+
     def _prepare(self) -> Commit:
-        transactions = [part.transaction() for part in self._changed]
-        return partial(self._make_together, [*transactions, self.transaction()])
+        transactions = []
+        for part in (*self._changed, self):
+            transactions.append(part.transaction())
+            self.written += manifests_of(transactions[-1], part.session.root)
+        return partial(self._make_together, transactions)
 
     def _make_together(self, transactions: Sequence[Transaction]) -> None:
-        catalog = self.session.catalog
-        assert isinstance(catalog, KnowingSqlCatalog)
         with commit_errors(self.session.sink.table):
-            catalog.commit_together(transactions)
+            self.session.shared.commit_together(transactions)

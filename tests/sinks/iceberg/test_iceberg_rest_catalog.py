@@ -23,7 +23,7 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
-from eo_pipeline.sinks.iceberg import IcebergSink, catalogs
+from eo_pipeline.sinks.iceberg import IcebergSink, rest
 from eo_pipeline.sinks.session import CommitOutcome
 from eo_pipeline.staging.rows import StagedOutput
 from eo_pipeline.testing import child_of
@@ -170,7 +170,7 @@ def test_a_catalog_that_hangs_is_said_not_to_answer(
     """Scenario: it takes the connection and says nothing, first when a run begins, then in the
     middle of a commit. Outcome: an error that can be retried, and then the version is there once.
     """
-    monkeypatch.setattr(catalogs, "ANSWER_S", 1.0)
+    monkeypatch.setattr(rest, "ANSWER_S", 1.0)
     entry = child_of(shaky.started(1), 2)
     shaky.proxy.stall()
     with pytest.raises(SinkUnavailableError, match="does not answer") as told:
