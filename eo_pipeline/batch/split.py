@@ -8,7 +8,8 @@ count the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
@@ -25,6 +26,7 @@ from eo_pipeline.batch.stage import Stager
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
+from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark.interrupts import cores
 from eo_pipeline.spark.native_jar import has_source
 from eo_pipeline.staging.attempt import Attempt
@@ -32,8 +34,11 @@ from eo_pipeline.staging.rows import StagedOutput
 
 FORMAT = "eo.pipeline.SplitRanges"
 
-#: Most tables that are prepared for one read before it is known which of them take records.
+#: Most tables that are prepared for one read before anything says which of them take records.
 _TOGETHER_MAX = 16
+
+#: Offsets of each range that tell which of more tables those are, if no checkpoint before does.
+_SAMPLE = 1_000
 
 #: Tables that one number has bits for.
 _BITS = 62
@@ -82,35 +87,46 @@ def read_together(
     if not has_source(spark, FORMAT):
         return None
     span = sum(offset_range.span for offset_range in entry.ranges)
-    fast_paths = {
-        name: stager.fast_path(parts[name], few=attempt is None or span <= stager.fetched_max)
-        for name, stager in stagers.items()
-    }
-    together = [name for name, fast_path in fast_paths.items() if fast_path]
-    if len(together) < 2 and all(stager.where is None for stager in stagers.values()):
-        return None
     sizes = [s.record_bytes for s in stagers.values() if s.record_bytes is not None]
     record_bytes = max(sizes, default=None)
-    tasks = Tasks.of(entry.ranges, cores(spark), record_bytes, entry.offsets)
 
-    def read(names: Collection[str]) -> Split:
+    def fast_paths_of(names: Iterable[str]) -> dict[str, FastPath]:
+        few = {name: attempt is None or span <= stagers[name].fetched_max for name in names}
+        fast_paths = {name: stagers[name].fast_path(parts[name], few=few[name]) for name in few}
+        return {name: fast_path for name, fast_path in fast_paths.items() if fast_path}
+
+    def read(fast_paths: Mapping[str, FastPath], part: LedgerEntry = entry) -> Split:
         members = {
             name: Member(
                 stager.source.takes(stager.where),
-                fast_paths[name] if name in names else None,
+                fast_paths.get(name),
                 parts[name],
                 stager.had_bad_records,
             )
             for name, stager in stagers.items()
         }
-        return split(spark, source, members, entry, attempt, tasks, record_bytes)
+        tasks = Tasks.of(part.ranges, cores(spark), record_bytes, entry.offsets)
+        return split(spark, source, members, part, attempt, tasks, record_bytes)
 
-    # the rows of a table take time to prepare: of many, those that take none are left out
-    if len(together) <= _TOGETHER_MAX:
-        return read(together)
-    counted_alone = read(())
-    taking = [name for name in together if counted_alone.counted["taken"][name]]
-    return read(taking) if len(taking) > 1 else counted_alone
+    if len(stagers) <= _TOGETHER_MAX:
+        fast_paths = fast_paths_of(stagers)
+        has_conditions = any(stager.where is not None for stager in stagers.values())
+        return read(fast_paths) if has_conditions or len(fast_paths) > 1 else None
+    # the rows of a table take time to prepare: of many, those that may take none are left out
+    likely = [name for name, stager in stagers.items() if stager.record_bytes is not None]
+    if not likely:
+        begin = read({}, replace(entry, ranges=_begin_of(entry.ranges)))
+        likely = [name for name, taken in begin.counted["taken"].items() if taken]
+    first = read(fast_paths_of(likely))
+    taking = [name for name, taken in first.counted["taken"].items() if taken]
+    if missed := fast_paths_of(name for name in taking if name not in likely):
+        return first._replace(staged={**first.staged, **read(missed).staged})
+    return first
+
+
+def _begin_of(ranges: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Return the first offsets of each of ``ranges``."""
+    return tuple(replace(r, end=min(r.end, r.start + _SAMPLE)) for r in ranges)
 
 
 def split(

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
+from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from eo_pipeline.batch.entry_cache import EntryCache
@@ -285,15 +286,16 @@ class RunContext:
 
         if isinstance(self.stager, Stager):
             return self._current(self.stager, self.session, self.resolvers, measured)
-        stagers = {
-            name: self._current(
-                stager,
-                self.session.members[name],
-                self._books_of_tables[name],
-                measured and measured.tables.get(name),
-            )
-            for name, stager in self.stager.tables.items()
-        }
+        with self.session.asked_at_once(methodcaller("never_null"), methodcaller("bounds")):
+            stagers = {
+                name: self._current(
+                    stager,
+                    self.session.members[name],
+                    self._books_of_tables[name],
+                    measured and measured.tables.get(name),
+                )
+                for name, stager in self.stager.tables.items()
+            }
         return replace(self.stager, tables=stagers)
 
     def of_table(self, name: str) -> RunContext:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -295,6 +295,12 @@ class SinkSession(IdentityChecks):
             SinkUnavailableError, ConfigError: as ``Sink.open``.
         """
         raise NotImplementedError(f"this session has one table, not those of {sink!r}")
+
+    def asked_at_once(self, *asks: Callable[[Any], object]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Ask what ``asks`` ask each of :attr:`members`, by one request where the store can: they
+        have the answers within, where nothing may be changed. The default asks nothing ahead.
+        """
+        return nullcontext()
 
     def recover(self) -> LedgerEntry | None:
         """Settle what dead runs left open in the store, then return :meth:`head`.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from eo_pipeline.errors import (
 )
 from eo_pipeline.monitoring.prometheus import Observed, PipelineMetrics
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.sinks.postgres.connection import PostgresStore
+from eo_pipeline.sinks.sql.connection import Question
 from tests.support.engine import Table
 from tests.support.servers import MakeTopic
 from tests.tables.shop import ORDER, killed
@@ -548,3 +551,61 @@ def test_a_table_that_takes_no_record_costs_no_spark_job(
     rows = {name: counts.rows for name, counts in head.counts.tables.items() if counts.rows}
     assert rows == {"orders_0": 1, "orders_1": 1, "orders_2": 1, "customers": 1}
     assert (head.counts.records, head.counts.rest) == (4, 0)
+
+
+def test_tables_that_take_no_record_cost_neither_reads_nor_requests(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many tables a run prepares those that took records before, and at first those of the first
+    records; what it guessed wrong is read once more.
+    """
+    reads, requests = list[list[str]](), Counter[int]()
+    execute, answers = PostgresStore.execute, PostgresStore.answers
+
+    def counted(*arguments: Any) -> Any:
+        done = split(*arguments)
+        reads.append(sorted(done.staged))
+        return done
+
+    def requested(store: PostgresStore, *arguments: Any) -> Any:
+        requests[len(reads)] += 1
+        return execute(store, *arguments)
+
+    def answered(store: PostgresStore, questions: Sequence[Question]) -> Any:
+        before = requests.copy()
+        found = answers(store, questions)
+        requests.clear()
+        requests.update(before)
+        requests[len(reads)] += 1
+        return found
+
+    def customers(*numbers: int) -> None:
+        for number in numbers:
+            value = json.dumps({"id": number, "name": str(number)}).encode()
+            producer.produce(shop.customers, value, key=str(number), partition=0)
+        assert producer.flush(60) == 0
+
+    def requests_of_a_run(tables: int) -> int:
+        """Fill the first two of them once more."""
+        requests.clear()
+        customers(0, 1)
+        shop.pipeline(tables=each[:tables]).run()
+        return requests.total()
+
+    monkeypatch.setattr("eo_pipeline.batch.split.split", counted)
+    monkeypatch.setattr("eo_pipeline.batch.split._SAMPLE", 2)
+    monkeypatch.setattr(PostgresStore, "execute", requested)
+    monkeypatch.setattr(PostgresStore, "answers", answered)
+    producer = Producer({"bootstrap.servers": shop.kafka})
+    shared = {"topics": shop.customers, "value_schema": "id BIGINT NOT NULL, name STRING"}
+    each = [{"name": f"c{n}", "where": f"key = '{n}'", **shared} for n in range(40)]
+    customers(0, 1, 7)
+    shop.pipeline(tables=each).run()
+    assert reads == [[], ["c0", "c1"], ["c7"]]
+    assert shop.table.query("select id, _eo_offset from sales.c7") == [(7, 2)]
+    assert not shop.table.query("select to_regclass('sales.c2')")[0][0]
+    reads.clear()
+    of_many = requests_of_a_run(40)
+    assert reads == [["c0", "c1"]]
+    assert of_many <= requests_of_a_run(20) + 2
+    assert shop.table.query("select count(*) from sales.c0") == [(3,)]

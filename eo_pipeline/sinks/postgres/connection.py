@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -20,7 +20,7 @@ from eo_pipeline.errors import ConfigError, EoPipelineError, SinkUnavailableErro
 from eo_pipeline.sinks.postgres.config import PostgresSink, conninfo_parts
 from eo_pipeline.sinks.postgres.types import NAMES
 from eo_pipeline.sinks.sql.config import TableName, quoted
-from eo_pipeline.sinks.sql.connection import Diagnosis, SqlStore
+from eo_pipeline.sinks.sql.connection import Diagnosis, Question, SqlStore
 from eo_pipeline.sinks.sql.ledger import ONE_PIPELINE_INDEX, LedgerTypes
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -179,6 +179,11 @@ class PostgresStore(SqlStore):
             )
             raise ConfigError(f"sink.table: {remedy}")
         return table.within(str(rows[0][0]))
+
+    def answers(self, questions: Sequence[Question]) -> list[list[tuple[Any, ...]]]:
+        with self.connection.pipeline():
+            cursors = [self.execute(statement, *of) for statement, of in questions]
+        return [cursor.fetchall() for cursor in cursors]
 
     def make_ledger(self, ledger: TableName) -> None:
         """A role that may not create tables can use a ledger that somebody else made."""

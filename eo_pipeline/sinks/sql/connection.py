@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,9 @@ from eo_pipeline.sinks.sql.ledger import (
 )
 
 log = logging.getLogger(__name__)
+
+#: A query and its parameters.
+Question = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class SqlStore(ABC):
         self.pipeline = pipeline
         self.table = sink.target
         self.connection = self.connect()
+        self._collected: list[Question] | None = None
+        self._answers: Mapping[Question, list[tuple[Any, ...]]] = {}
 
     # Abstract parts, implemented by the dialect.
 
@@ -169,6 +174,10 @@ class SqlStore(ABC):
     def begin_snapshot(self) -> None:  # noqa: B027 - one query may be one snapshot anyway
         """Whatever is read from here on, on this connection, is of one moment."""
 
+    def answers(self, questions: Sequence[Question]) -> list[list[tuple[Any, ...]]]:  # noqa: ARG002
+        """Return the answers to ``questions``, by one request; none where that is not possible."""
+        return []
+
     def streaming_cursor(self) -> Any:
         """A cursor that fetches rows as they are asked for."""
         return self.connection.cursor()
@@ -198,7 +207,32 @@ class SqlStore(ABC):
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The answer to a query, on the connection as it is."""
+        question = (statement, parameters)
+        if self._collected is not None:
+            self._collected.append(question)
+            return []
+        if (answer := self._answers.get(question)) is not None:
+            return answer
         return list(self.execute(statement, *parameters).fetchall())
+
+    @contextmanager
+    def asked_at_once(self, ask: Callable[[], object]) -> Iterator[None]:
+        """Ask what ``ask`` asks, as if nothing was found, by one request where that is possible:
+        the same questions have their answers within. For blocks that change nothing.
+        """
+        questions: list[Question] = []
+        self._collected = questions
+        try:
+            ask()
+        finally:
+            self._collected = None
+        with suppress(self.driver_error):  # asked again, one by one, it is explained
+            self.reconnect()
+            self._answers = dict(zip(questions, self.answers(questions), strict=False))
+        try:
+            yield
+        finally:
+            self._answers = {}
 
     def ask(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The answer to a query outside any transaction.

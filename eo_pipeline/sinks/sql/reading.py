@@ -58,7 +58,9 @@ class SqlReading(SinkSession):
             failed.pop_all()
 
     def _open(self, target: str | None, *, is_first: bool) -> None:
-        store, name = self.store, self.store.located(self._sink.target)
+        store, name = self.store, self._sink.target
+        if is_first or name.schema != store.table.schema:
+            name = store.located(name)
         dead_letters = self._sink.dead_letters
         self.table = self.table_class(store, name)
         self.dead_letters = self.table_class(
@@ -71,11 +73,26 @@ class SqlReading(SinkSession):
             store.complete_ledger(store.ledger)
         statements = LedgerStatements(store.ledger.sql, store.mark, store.held)
         self.ledger = SqlLedger(self.pipeline, name, statements, store.ask, target or str(name))
-        self.ledger.check_table()
+        if is_first:
+            self.ledger.check_table()
+            self._check_kinds()
+            store.check_server()
+
+    def check_other_table(self) -> None:
+        """Check one of several tables that is not the first, as opening checks that.
+
+        Raises:
+            ConfigError: it is another pipeline's, or no ordinary table.
+        """
+        self.ledger.refuse_other_pipeline()
+        try:
+            self._check_kinds()
+        except self.store.driver_error as error:
+            raise self.store.while_opening(error) from error
+
+    def _check_kinds(self) -> None:
         for table in (self.table, self.dead_letters):
             table.exists()
-        if is_first:
-            store.check_server()
 
     @classmethod
     def heads(cls, sink: SqlSink, pipelines: Collection[str]) -> dict[str, LedgerEntry | None]:
@@ -138,15 +155,19 @@ class SqlReading(SinkSession):
         commits meanwhile is in both or in neither. A table without an index on the checkpoint's
         number is not asked.
         """
-        # one that an earlier release filled may hold dead letters of several pipelines, unmarked
-        ours = [self.table, *([] if self._sink.dead_letter_table else [self.dead_letters])]
-        tables = [table for table in ours if table.finds_checkpoints(self.store.ask)]
+        tables = self.indexed_tables()
         if not tables:
             return False
         newest = f"({self.ledger.statements.newest})"
         question = " OR ".join(table.has_later(newest, thorough=thorough) for table in tables)
         pipelines = [self.pipeline] * len(tables)
         return self.store.ask_index(question, *pipelines, thorough=thorough)
+
+    def indexed_tables(self) -> list[SqlTable[Any, Any]]:
+        """The tables that :meth:`has_later_rows` asks."""
+        # one that an earlier release filled may hold dead letters of several pipelines, unmarked
+        ours = [self.table, *([] if self._sink.dead_letter_table else [self.dead_letters])]
+        return [table for table in ours if table.finds_checkpoints(self.store.ask)]
 
     def never_null(self) -> frozenset[str]:
         """The table's columns that take no null; none while it is absent."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import product
 
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import Publication, goes_back
 from eo_pipeline.sinks.sql.session import SqlPublication, SqlSession
-from eo_pipeline.sinks.tables import TablesSession
+from eo_pipeline.sinks.tables import TablesSession, TablesSink
 from eo_pipeline.staging.rows import StagedOutput
 
 #: What the ledger names as the table of a pipeline with several.
 TARGET = "tables of {}"
+
+Ask = Callable[[SqlSession], object]
 
 
 class SqlTablesSession(TablesSession[SqlSession]):
@@ -27,6 +30,40 @@ class SqlTablesSession(TablesSession[SqlSession]):
         target = TARGET.format(self.pipeline)
         session: SqlSession = sink._session_class()(sink, self.pipeline, store, target)
         return session
+
+    def take_in(self, sink: TablesSink) -> None:
+        there = {self.first, *self.members.values()}
+        super().take_in(sink)
+        others = [member for member in self.members.values() if member not in {*there, self.first}]
+        with self._asked_at_once(others, SqlSession.check_other_table):
+            for member in others:
+                member.check_other_table()
+
+    def check_identity(self, head: LedgerEntry) -> None:
+        with self.asked_at_once(SqlSession.table_identity, SqlSession.check_dead_letters):
+            super().check_identity(head)
+
+    def identified(self, entry: LedgerEntry) -> LedgerEntry:
+        with self.asked_at_once(SqlSession.table_identity):
+            return super().identified(entry)
+
+    def has_later_rows(self, *, thorough: bool) -> bool:
+        with self.asked_at_once(SqlSession.indexed_tables):
+            return super().has_later_rows(thorough=thorough)
+
+    @contextmanager
+    def asked_at_once(self, *asks: Ask) -> Iterator[None]:
+        with self._asked_at_once(self.members.values(), *asks):
+            yield
+
+    @contextmanager
+    def _asked_at_once(self, members: Iterable[SqlSession], *asks: Ask) -> Iterator[None]:
+        def ask_all() -> None:
+            for member, ask in product(members, asks):
+                ask(member)
+
+        with self.ledger.store.asked_at_once(ask_all):
+            yield
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """All tables and the ledger, in one transaction."""
