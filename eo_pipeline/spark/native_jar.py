@@ -42,6 +42,7 @@ CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 
 _SOURCES = (
     "AvroPlan.java",
+    "Conditions.java",
     "DeadLetters.java",
     "DecodedRanges.java",
     "Decoding.java",

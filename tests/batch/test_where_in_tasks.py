@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from eo_pipeline.batch.split import read_together
 from eo_pipeline.batch.stage import Stager
+from eo_pipeline.batch.tables import TablesStager
 from tests.batch.test_fast_path import World, spark
 from tests.support.engine import Topic
 
@@ -89,3 +91,31 @@ def test_what_is_of_more_than_one_record_is_left_to_the_plan(world: World, where
     assert world.directly(stager) is None
     assert stager._native_decoder(world.spark, world.entry(), None) is None
     assert world.by_plan(stager).counts.records > 200
+
+
+#: Conditions of many tables, most of which compare one expression with a text.
+MANY = [
+    *(f"headers['kind'] = '{kind}'" for kind in "abcdefghij"),
+    "headers['kind'] = 'a' -- once more",
+    *(f"key = 'k' and get_json_object(value, '$.id') = '{number}'" for number in range(60, 120)),
+    # which fails for a key that is no number
+    *(f"key <> 'k' and cast(cast(key as int) as string) = '{number}'" for number in range(10)),
+    "key = 'k' and headers['kind'] = 'b' and offset % 2 = 0",
+    "'c' = headers['kind'] or key = 'none'",
+    "topic = 'another'",
+]
+
+
+def test_many_tables_take_the_records_that_they_take_by_the_plan(world: World) -> None:
+    stagers = {str(n): lenient(world, where) for n, where in enumerate(MANY)}
+    entry = world.entry()
+    parts = dict.fromkeys(stagers, entry)
+    tables = TablesStager(world.stager(SCHEMA).source, stagers, "ignore")
+    together = read_together(world.spark, tables.source, stagers, parts, entry, world._attempt())
+    assert together is not None
+    plan = tables.count(world.spark, entry.pipeline, entry.ranges, entry.topic_ids)
+    assert together.counted["taken"] == plan.taken
+    assert together.counted["rest"] == plan.rest
+    assert plan.taken["0"] == plan.taken["10"] > 100
+    assert sum(plan.taken[str(n)] for n in range(11, 71)) > 40
+    assert plan.taken["0"] == together.staged["0"][1].records

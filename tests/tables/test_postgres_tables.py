@@ -586,10 +586,10 @@ def test_tables_that_take_no_record_cost_neither_reads_nor_requests(
         assert producer.flush(60) == 0
 
     def requests_of_a_run(tables: int) -> int:
-        """Fill the first two of them once more."""
+        """Fill four tables once more, of so many."""
         requests.clear()
         customers(0, 1)
-        shop.pipeline(tables=each[:tables]).run()
+        shop.pipeline(tables=[*each[:2], *each[2 - tables :]]).run()
         return requests.total()
 
     monkeypatch.setattr("eo_pipeline.batch.split.split", counted)
@@ -598,14 +598,18 @@ def test_tables_that_take_no_record_cost_neither_reads_nor_requests(
     monkeypatch.setattr(PostgresStore, "answers", answered)
     producer = Producer({"bootstrap.servers": shop.kafka})
     shared = {"topics": shop.customers, "value_schema": "id BIGINT NOT NULL, name STRING"}
-    each = [{"name": f"c{n}", "where": f"key = '{n}'", **shared} for n in range(40)]
+    where = {"also_0": "key = '0'", "odd": "key in ('1', '7')"}  # not by its text alone
+    where = {f"c{n}": f"key = '{n}'" for n in range(38)} | where
+    each = [{"name": name, "where": where[name], **shared} for name in reversed(where)]
     customers(0, 1, 7)
     shop.pipeline(tables=each).run()
-    assert reads == [[], ["c0", "c1"], ["c7"]]
+    assert reads == [[], ["also_0", "c0", "c1", "odd"], ["c7"]]
+    assert shop.table.query("select id from sales.also_0") == [(0,)]
+    assert shop.table.query("select id from sales.odd order by id") == [(1,), (7,)]
     assert shop.table.query("select id, _eo_offset from sales.c7") == [(7, 2)]
     assert not shop.table.query("select to_regclass('sales.c2')")[0][0]
     reads.clear()
     of_many = requests_of_a_run(40)
-    assert reads == [["c0", "c1"]]
+    assert reads == [["also_0", "c0", "c1", "odd"]]
     assert of_many <= requests_of_a_run(20) + 2
     assert shop.table.query("select count(*) from sales.c0") == [(3,)]

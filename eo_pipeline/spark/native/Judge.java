@@ -30,12 +30,13 @@ final class Judge implements Serializable {
     private static final Map IDLE = new HashMap();
     private static final int IDLE_MAX = 16;
 
-    private final String id = UUID.randomUUID().toString();
+    private final String id;
     private final Seq[] expressions;
     private final Seq[] inputs;
     private transient UnsafeProjection[] projections;
 
-    private Judge(Seq[] expressions, Seq[] inputs) {
+    private Judge(String id, Seq[] expressions, Seq[] inputs) {
+        this.id = id;
         this.expressions = expressions;
         this.inputs = inputs;
     }
@@ -70,7 +71,19 @@ final class Judge implements Serializable {
             throw new IllegalArgumentException("records are judged by projections alone, not by " + rest);
         }
         return new Judge(
-            (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
+            UUID.randomUUID().toString(), (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
+    }
+
+    /** The expressions of the view's columns. */
+    Seq top() {
+        return expressions[expressions.length - 1];
+    }
+
+    /** A copy with what {@link Conditions} makes of the columns' expressions. */
+    Judge withTop(Seq top) {
+        Seq[] others = (Seq[]) expressions.clone();
+        others[others.length - 1] = top;
+        return new Judge(id + " " + top.size(), others, inputs);
     }
 
     /** The view's columns of a record; the row is used again for the next one. */

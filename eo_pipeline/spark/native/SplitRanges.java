@@ -27,8 +27,7 @@ import org.apache.spark.util.SerializableConfiguration;
  * and each record is staged for every table that takes it. It gives a row for each table that is
  * staged here, and one, of table -1, that counts what was read, and how much each table takes.
  *
- * Which tables take a record says the view "conditions": each of its columns has a bit for 62 of
- * them, the first table's is the lowest one of the first column.
+ * Which tables take a record says the view "conditions", see {@link Conditions}.
  * The options of table n begin with "eo.table.n.".
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
@@ -76,7 +75,7 @@ public class SplitRanges implements TableProvider {
 
     /** What the options say of the tables. */
     static class Tables implements Serializable {
-        final Judge conditions;
+        final Conditions conditions;
 
         /** By a table's number; null: it is counted alone. */
         final Staging[] stagings;
@@ -84,7 +83,7 @@ public class SplitRanges implements TableProvider {
 
         Tables(CaseInsensitiveStringMap options) {
             String view = options.get(KafkaRanges.PREFIX + "conditions");
-            conditions = Judge.of((SparkSession) SparkSession.active(), view);
+            conditions = Conditions.of((SparkSession) SparkSession.active(), view);
             int many = options.getInt(KafkaRanges.PREFIX + "tables", 0);
             stagings = new Staging[many];
             confs = new SerializableConfiguration[many];
@@ -130,14 +129,12 @@ public class SplitRanges implements TableProvider {
     static class Splitter implements PartitionReader {
         private static final int OFTEN = 1023;
 
-        // as eo_pipeline/batch/split.py has it
-        private static final int BITS = 62;
-
         private final PartitionReaderFactory kafka;
         private final InputPartition[] ranges;
         private final Tables tables;
         private final RangeStager[] stagers;
         private final long[] taken;
+        private final int[] taking;
         private long records;
         private long bytes;
         private long keyBytes;
@@ -150,6 +147,7 @@ public class SplitRanges implements TableProvider {
             this.ranges = ranges;
             this.tables = tables;
             taken = new long[tables.stagings.length];
+            taking = new int[taken.length];
             stagers = new RangeStager[taken.length];
             for (int i = 0; i < stagers.length; i++) {
                 if (tables.stagings[i] != null) {
@@ -199,19 +197,15 @@ public class SplitRanges implements TableProvider {
             }
             bytes += size(record, KafkaRanges.VALUE);
             keyBytes += size(record, KafkaRanges.KEY);
-            InternalRow said = tables.conditions.of(record);
-            boolean isTaken = false;
-            for (int first = 0; first < taken.length; first += BITS) {
-                for (long bits = said.getLong(first / BITS); bits != 0; bits &= bits - 1) {
-                    isTaken = true;
-                    int number = first + Long.numberOfTrailingZeros(bits);
-                    taken[number]++;
-                    if (stagers[number] != null) {
-                        stagers[number].put(record);
-                    }
+            int many = tables.conditions.taking(record, taking);
+            for (int i = 0; i < many; i++) {
+                int number = taking[i];
+                taken[number]++;
+                if (stagers[number] != null) {
+                    stagers[number].put(record);
                 }
             }
-            if (!isTaken) {
+            if (many == 0) {
                 leave(record);
             }
         }
