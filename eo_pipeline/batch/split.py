@@ -91,9 +91,12 @@ def read_together(
     record_bytes = max(sizes, default=None)
 
     def fast_paths_of(names: Iterable[str]) -> dict[str, FastPath]:
-        few = {name: attempt is None or span <= stagers[name].fetched_max for name in names}
-        fast_paths = {name: stagers[name].fast_path(parts[name], few=few[name]) for name in few}
-        return {name: fast_path for name, fast_path in fast_paths.items() if fast_path}
+        usable = {}
+        for name in names:
+            few = attempt is None or span <= stagers[name].fetched_max
+            if fast_path := stagers[name].fast_path(parts[name], few=few):
+                usable[name] = fast_path
+        return usable
 
     def read(fast_paths: Mapping[str, FastPath], part: LedgerEntry = entry) -> Split:
         members = {

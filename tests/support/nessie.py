@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,9 +18,8 @@ from eo_pipeline.errors import SetupError
 from eo_pipeline.spark.maven import Artefact, resolved
 from eo_pipeline.storage.config import Storage
 from eo_pipeline.storage.paths import RemotePath
+from tests.support.rest_catalog import answers
 from tests.support.servers import STATE
-
-_ANSWER_TIMEOUT_S = 5.0
 
 _NESSIE = Artefact("org.projectnessie.nessie", "nessie-quarkus", "0.99.0", "runner")
 
@@ -105,11 +103,7 @@ class NessieServer(EmbeddedServer):
         ]
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.uri}/v1/config", timeout=_ANSWER_TIMEOUT_S) as said:
-                return bool(said.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(self.uri)
 
 
 def _java_21() -> Path:

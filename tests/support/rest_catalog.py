@@ -158,11 +158,16 @@ class RestCatalogServer(EmbeddedServer):
         ]
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.uri}/v1/config", timeout=_ANSWER_TIMEOUT_S) as said:
-                return bool(said.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(self.uri)
+
+
+def answers(uri: str) -> bool:
+    """Whether the REST catalog at ``uri`` gives its configuration."""
+    try:
+        with urllib.request.urlopen(f"{uri}/v1/config", timeout=_ANSWER_TIMEOUT_S) as said:
+            return bool(said.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -23,7 +22,7 @@ from eo_pipeline.sinks.iceberg.catalogs import KnowingSqlCatalog
 from tests.support.chaos import rest_is_chaos
 from tests.support.servers import MakeTopic
 from tests.support.stores import Bucket
-from tests.tables.shop import killed
+from tests.tables.shop import hold_once, killed
 from tests.tables.test_postgres_tables import Shop
 
 POINTERS = (
@@ -60,14 +59,8 @@ class IcebergShop(Shop):
 
     def holds_once(self, count: int) -> None:
         tables = self.tables()
-        rows = {name: tables[name].to_pylist() for name in ("orders", "order_lines", "customers")}
-        assert sorted(order["id"] for order in rows["orders"]) == [*range(count)]
-        lines = Counter(line["order_id"] for line in rows["order_lines"])
-        assert lines == dict.fromkeys(range(count), 2)
-        assert sorted(row["id"] for row in rows["customers"]) == [*range((count + 9) // 10)]
-        versions = {order["id"]: order["_eo_checkpoint"] for order in rows["orders"]}
-        at = ((line["_eo_checkpoint"], versions[line["order_id"]]) for line in rows["order_lines"])
-        assert all(of_line == of_order for of_line, of_order in at)
+        names = ("orders", "order_lines", "customers")
+        hold_once(count, *(tables[name].to_pylist() for name in names))
 
     def files(self) -> set[str]:
         """Files of the tables and the ledger, rows apart."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import ConfigError, RefusedError
 from eo_pipeline.pipeline import Pipeline
 from tests.support.servers import MakeTopic
-from tests.tables.shop import killed
+from tests.tables.shop import hold_once, killed
 from tests.tables.test_postgres_tables import Shop
 
 
@@ -61,15 +60,8 @@ class KafkaShop(Shop):
         return committed_values(self.kafka, topic)
 
     def holds_once(self, count: int) -> None:
-        orders, lines, customers = (
-            self.records(self.targets[name]) for name in ("orders", "order_lines", "customers")
-        )
-        assert sorted(order["id"] for order in orders) == [*range(count)]
-        assert Counter(line["order_id"] for line in lines) == dict.fromkeys(range(count), 2)
-        assert sorted(row["id"] for row in customers) == [*range((count + 9) // 10)]
-        # a checkpoint's rows are all there or none: each order has those of its own version
-        versions = {order["id"]: order["_eo_checkpoint"] for order in orders}
-        assert all(line["_eo_checkpoint"] == versions[line["order_id"]] for line in lines)
+        names = ("orders", "order_lines", "customers")
+        hold_once(count, *(self.records(self.targets[name]) for name in names))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from eo_pipeline.testing import first_entry
 from tests.sinks.redis.redis_world import tables_in
 from tests.support.chaos import rest_is_chaos
 from tests.support.servers import MakeTopic
-from tests.tables.shop import killed
+from tests.tables.shop import hold_once, killed
 from tests.tables.test_appearing import Events, rows_by_table
 from tests.tables.test_postgres_tables import Shop
 
@@ -61,13 +60,7 @@ class RedisShop(Shop):
             return int(client.xlen(f"{{shop}}:eo_dead_letters:{table}"))
 
     def holds_once(self, count: int) -> None:
-        orders, lines, customers = self.rows().values()
-        assert sorted(order["id"] for order in orders) == [*range(count)]
-        assert Counter(line["order_id"] for line in lines) == dict.fromkeys(range(count), 2)
-        assert sorted(row["id"] for row in customers) == [*range((count + 9) // 10)]
-        # the rows of a checkpoint are all there or none
-        versions = {order["id"]: order["_eo_checkpoint"] for order in orders}
-        assert all(line["_eo_checkpoint"] == versions[line["order_id"]] for line in lines)
+        hold_once(count, *self.rows().values())
 
 
 @pytest.fixture

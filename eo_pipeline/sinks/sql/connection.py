@@ -211,7 +211,7 @@ class SqlStore(ABC):
         if self._collected is not None:
             self._collected.append(question)
             return []
-        if (answer := self._answers.get(question)) is not None:
+        if self._answers and (answer := self._answers.get(question)) is not None:
             return answer
         return list(self.execute(statement, *parameters).fetchall())
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from itertools import product
 
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -32,10 +32,11 @@ class SqlTablesSession(TablesSession[SqlSession]):
         return session
 
     def take_in(self, sink: TablesSink) -> None:
-        there = {self.first, *self.members.values()}
+        there = {*self.members}
         super().take_in(sink)
-        others = [member for member in self.members.values() if member not in {*there, self.first}]
-        with self._asked_at_once(others, SqlSession.check_other_table):
+        new = [member for name, member in self.members.items() if name not in there]
+        others = [member for member in new if member is not self.first]
+        with self.asked_at_once(SqlSession.check_other_table, members=others):
             for member in others:
                 member.check_other_table()
 
@@ -51,19 +52,17 @@ class SqlTablesSession(TablesSession[SqlSession]):
         with self.asked_at_once(SqlSession.indexed_tables):
             return super().has_later_rows(thorough=thorough)
 
-    @contextmanager
-    def asked_at_once(self, *asks: Ask) -> Iterator[None]:
-        with self._asked_at_once(self.members.values(), *asks):
-            yield
+    def asked_at_once(
+        self, *asks: Ask, members: Iterable[SqlSession] | None = None
+    ) -> AbstractContextManager[None]:
+        """See :meth:`SinkSession.asked_at_once`, of some ``members``."""
+        chosen = self.members.values() if members is None else members
 
-    @contextmanager
-    def _asked_at_once(self, members: Iterable[SqlSession], *asks: Ask) -> Iterator[None]:
         def ask_all() -> None:
-            for member, ask in product(members, asks):
+            for member, ask in product(chosen, asks):
                 ask(member)
 
-        with self.ledger.store.asked_at_once(ask_all):
-            yield
+        return self.ledger.store.asked_at_once(ask_all)
 
     def reset(self, *, dry_run: bool) -> tuple[str, ...]:
         """All tables and the ledger, in one transaction."""

@@ -54,13 +54,16 @@ final class Conditions implements Serializable {
         Judge judge = Judge.of(session, view);
         Seq top = judge.top();
         ArrayList[] terms = new ArrayList[top.size()];
+        ArrayList[] comparisons = new ArrayList[top.size()];
         LinkedHashMap alike = new LinkedHashMap();
         for (int i = 0; i < terms.length; i++) {
             terms[i] = new ArrayList();
+            comparisons[i] = new ArrayList();
             Expression column = (Expression) top.apply(i);
             flatten(column instanceof Alias ? ((Alias) column).child() : column, terms[i]);
             for (int j = 0; j < terms[i].size(); j++) {
                 Comparison comparison = Comparison.of((Expression) terms[i].get(j), i * BITS);
+                comparisons[i].add(comparison);
                 if (comparison != null) {
                     if (!alike.containsKey(comparison.key)) {
                         alike.put(comparison.key, new ArrayList());
@@ -71,15 +74,15 @@ final class Conditions implements Serializable {
         }
         ArrayList made = new ArrayList();
         for (int i = 0; i < terms.length; i++) {
-            made.add(rest(terms[i], i * BITS, alike));
+            made.add(rest(terms[i], comparisons[i], alike));
         }
         ArrayList numbers = new ArrayList();
         Iterator all = alike.values().iterator();
         while (all.hasNext()) {
-            List comparisons = (List) all.next();
-            if (comparisons.size() > FEW) {
-                made.add(((Comparison) comparisons.get(0)).compared());
-                numbers.add(byText(comparisons));
+            List group = (List) all.next();
+            if (group.size() > FEW) {
+                made.add(((Comparison) group.get(0)).compared());
+                numbers.add(byText(group));
             }
         }
         Seq expressions = CollectionConverters.asScala((List) made).toSeq();
@@ -88,11 +91,11 @@ final class Conditions implements Serializable {
     }
 
     /** What is left of a column without the terms that are looked up. */
-    private static Expression rest(ArrayList terms, int first, Map alike) {
+    private static Expression rest(ArrayList terms, ArrayList comparisons, Map alike) {
         Expression rest = null;
         for (int i = 0; i < terms.size(); i++) {
             Expression term = (Expression) terms.get(i);
-            Comparison comparison = Comparison.of(term, first);
+            Comparison comparison = (Comparison) comparisons.get(i);
             if (comparison == null || ((List) alike.get(comparison.key)).size() <= FEW) {
                 rest = rest == null ? term : new BitwiseOr(rest, term);
             }

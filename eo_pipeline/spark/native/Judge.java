@@ -4,15 +4,12 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.UUID;
 import java.util.WeakHashMap;
-import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.util.TaskCompletionListener;
 import scala.collection.immutable.Seq;
 
 /**
@@ -25,18 +22,11 @@ import scala.collection.immutable.Seq;
 final class Judge implements Serializable {
     private static final Map KNOWN = new WeakHashMap();
 
-    /** Projections that ended tasks left for the next ones, lists by {@link #id}: those of hundreds
-     * of conditions take a fifth of a second to make. */
-    private static final Map IDLE = new HashMap();
-    private static final int IDLE_MAX = 16;
-
-    private final String id;
     private final Seq[] expressions;
     private final Seq[] inputs;
     private transient UnsafeProjection[] projections;
 
-    private Judge(String id, Seq[] expressions, Seq[] inputs) {
-        this.id = id;
+    private Judge(Seq[] expressions, Seq[] inputs) {
         this.expressions = expressions;
         this.inputs = inputs;
     }
@@ -71,7 +61,7 @@ final class Judge implements Serializable {
             throw new IllegalArgumentException("records are judged by projections alone, not by " + rest);
         }
         return new Judge(
-            UUID.randomUUID().toString(), (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
+            (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
     }
 
     /** The expressions of the view's columns. */
@@ -83,64 +73,22 @@ final class Judge implements Serializable {
     Judge withTop(Seq top) {
         Seq[] others = (Seq[]) expressions.clone();
         others[others.length - 1] = top;
-        return new Judge(id + " " + top.size(), others, inputs);
+        return new Judge(others, inputs);
     }
 
     /** The view's columns of a record; the row is used again for the next one. */
     InternalRow of(InternalRow record) {
         if (projections == null) {
-            projections = taken();
+            projections = new UnsafeProjection[expressions.length];
+            for (int i = 0; i < projections.length; i++) {
+                projections[i] = UnsafeProjection.create(expressions[i], inputs[i]);
+                projections[i].initialize(0);
+            }
         }
         InternalRow made = record;
         for (int i = 0; i < projections.length; i++) {
             made = projections[i].apply(made);
         }
         return made;
-    }
-
-    /** Projections for one reader alone, until its task ends. */
-    private UnsafeProjection[] taken() {
-        UnsafeProjection[] taken = idle();
-        if (taken == null) {
-            taken = new UnsafeProjection[expressions.length];
-            for (int i = 0; i < taken.length; i++) {
-                taken[i] = UnsafeProjection.create(expressions[i], inputs[i]);
-                taken[i].initialize(0);
-            }
-        }
-        TaskContext.get().addTaskCompletionListener(new Return(id, taken));
-        return taken;
-    }
-
-    private UnsafeProjection[] idle() {
-        synchronized (IDLE) {
-            ArrayList idle = (ArrayList) IDLE.get(id);
-            return idle == null || idle.isEmpty() ? null : (UnsafeProjection[]) idle.remove(idle.size() - 1);
-        }
-    }
-
-    /** Leaves projections for the next task. */
-    static class Return implements TaskCompletionListener {
-        private final String id;
-        private final UnsafeProjection[] projections;
-
-        Return(String id, UnsafeProjection[] projections) {
-            this.id = id;
-            this.projections = projections;
-        }
-
-        public void onTaskCompletion(TaskContext context) {
-            synchronized (IDLE) {
-                if (IDLE.size() >= IDLE_MAX && !IDLE.containsKey(id)) {
-                    IDLE.clear();
-                }
-                ArrayList idle = (ArrayList) IDLE.get(id);
-                if (idle == null) {
-                    idle = new ArrayList();
-                    IDLE.put(id, idle);
-                }
-                idle.add(projections);
-            }
-        }
     }
 }
