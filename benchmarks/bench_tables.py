@@ -1,10 +1,10 @@
 """Several tables of one topic beside one table of it: ``python -m benchmarks.bench_tables``.
 
 Starts Kafka, PostgreSQL and a warm Spark of its own. The same records go into one table, then into
-three, by their key and by a field of their value, and into three of two hundred; into Iceberg
-tables and into PostgreSQL, in a first checkpoint and a next one of as many, again and again: the
-rounds share the machine's moods, so look at the ratios. Three tables are to take at most 1.3 times
-one; two hundred, of which three take records, 1.5 times three.
+three, by their key and by a field of their value, into three of two hundred, and with a transform
+into one and three; into Iceberg tables and into PostgreSQL, in a first checkpoint and a next one of
+as many, again and again: the rounds share the machine's moods, so look at the ratios. Three tables
+are to take at most 1.3 times one; two hundred, of which three take records, 1.5 times three.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from benchmarks.suite.topic import create, put
 from eo_pipeline.embedded.jars import kafka_broker_jars
@@ -35,10 +37,18 @@ PARTITIONS = 8
 MANY = 200
 SCHEMA = "id BIGINT NOT NULL, name STRING, amount DOUBLE, kind STRING, note STRING"
 
+TRANSFORM = "benchmarks.bench_tables:derived"
+
 #: Rounds until the server has compiled what it runs.
 WARM_UP = 1
 
 Tables = Sequence[Mapping[str, str]]
+
+
+def derived(records: DataFrame) -> DataFrame:
+    """Return the records with two more columns."""
+    return records.withColumns({"twice": F.col("amount") * 2, "upper": F.upper("name")})
+
 
 #: The tables of each case.
 CASES: Mapping[str, Tables] = {
@@ -50,6 +60,10 @@ CASES: Mapping[str, Tables] = {
     "200, three of them": [
         {"name": f"t{n}", "where": f"key = '{'abc'[n] if n < 3 else n}'"} for n in range(MANY)
     ],
+    "one, a transform": [{"name": "t", "transform": TRANSFORM}],
+    "three by key, a transform": [
+        {"name": k, "where": f"key = '{k}'", "transform": TRANSFORM} for k in "abc"
+    ],
 }
 
 #: Of a case the one that it is divided by, and the most that the ratio is to be.
@@ -57,6 +71,7 @@ GOALS = {
     "three by key": ("one", 1.3),
     "three by value": ("one", 1.3),
     "200, three of them": ("three by key", 1.5),
+    "three by key, a transform": ("one, a transform", 1.3),
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -141,9 +141,10 @@ def _totals(spark: SparkSession, name: str) -> Parts:
 
 
 class CountedRows:
-    """The rows to be staged: :attr:`frame`, which ``finish`` makes of ``rows``, each of one. They
-    are counted by the tasks that stage them; with the checksum of ``hashed``, and those that do not
-    fit, ``why``.
+    """The rows to be staged: :attr:`frame`, which ``finish`` makes of ``rows``, each of one; in
+    files of the format :attr:`kind`, which say of columns what ``as_staged`` does. They are counted
+    by the tasks that stage them; with the checksum of ``hashed``, and those that do not fit,
+    ``why``.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class CountedRows:
         finish: Callable[[DataFrame], DataFrame],
         hashed: HashedRows | None,
         why: Column | None,
+        as_staged: Callable[[StructType], StructType] | None,
     ) -> None:
         self._totals = f"rows-{uuid.uuid4().hex}"
         origin = [F.lit(None).cast("string"), F.lit(0), F.lit(0).cast("bigint")]
@@ -163,60 +165,69 @@ class CountedRows:
             F.lit(None).cast("string") if why is None else why,
             *origin,
         )
-        self.frame = finish(rows.where(counting))
+        frame = finish(rows.where(counting))
+        self.frame, self.kind = marked(frame, as_staged) if as_staged else (frame, PARQUET)
         self.rows = 0
         self._hashed, self._hashes = hashed, checksum.NO_ROWS
         self.unfit: InvalidRows | None = None
 
     def stage(
-        self,
-        attempt: Attempt,
-        layout: tuple[str, ...],
-        as_staged: Callable[[StructType], StructType] | None,
-        read: str,
-        mode: str,
+        self, attempt: Attempt, layout: tuple[str, ...], read: str, mode: str
     ) -> tuple[StagedTable, Parts] | None:
         """Stage the rows in files of ``attempt``, laid out by the columns ``layout``; return also
         the totals of what was ``read``. None if Spark must stage them without us. ``mode``: where
         there are files already.
         """
-        frame, kind = marked(self.frame, as_staged) if as_staged else (self.frame, PARQUET)
+        frame, kind, spark = self.frame, self.kind, self.frame.sparkSession
         if layout or kind != PARQUET:
             rows = materialize(frame, attempt, Attempt.rows_folder, layout, mode, kind)
-            parts = _totals(frame.sparkSession, read) + _totals(frame.sparkSession, self._totals)
-        else:
-            results = self._staged(frame, attempt, read)
-            if why := next((row["why"] for row in results if row["why"]), None):
-                log.info("Spark stages the rows, because of %s", why)
-                return None
-            files = {row["file"] for row in results if row["file"]}
-            schema = to_arrow_schema(frame.schema)
-            rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
-            parts = [json.loads(row["part"]) for row in results if row["part"]]
-        self._count([part for part in parts if "unfit" in part])
-        return rows, parts
+            parts = _totals(spark, read) + _totals(spark, self._totals)
+            self._count(parts)
+            return rows, parts
+        with self.to_stage(attempt) as options:
+            totals = {"eo.totals": f"{read},{self._totals}"}
+            results = results_of(spark, _STAGED, {**options, **totals}, attempt)
+        return self.collected(results, attempt)
 
-    def _staged(self, frame: DataFrame, attempt: Attempt, read: str) -> list[Row]:
-        spark, folder = frame.sparkSession, attempt.rows_folder()
+    @contextmanager
+    def to_stage(self, attempt: Attempt) -> Iterator[dict[str, str]]:
+        """Give the options of a data source that stages the rows in Parquet files of ``attempt``,
+        within the block.
+        """
+        spark, folder = self.frame.sparkSession, attempt.rows_folder()
         view = f"_eo_{self._totals.replace('-', '_')}"
-        options = {
-            "eo.view": view,
-            "eo.totals": f"{read},{self._totals}",
-            "eo.folder": path_to_write(folder),
-            **hadoop_options(spark, folder),
-        }
-        frame.createOrReplaceTempView(view)
+        self.frame.createOrReplaceTempView(view)
         try:
-            return results_of(spark, _STAGED, options, attempt)
+            yield {
+                "eo.view": view,
+                "eo.row_totals": self._totals,
+                "eo.folder": path_to_write(folder),
+                **hadoop_options(spark, folder),
+            }
         finally:
             spark.catalog.dropTempView(view)
+
+    def collected(
+        self, results: Sequence[Row], attempt: Attempt
+    ) -> tuple[StagedTable, Parts] | None:
+        """Return what the tasks staged, of their ``results``; see :meth:`stage`."""
+        if why := next((row["why"] for row in results if row["why"]), None):
+            log.info("Spark stages the rows, because of %s", why)
+            return None
+        files = {row["file"] for row in results if row["file"]}
+        schema = to_arrow_schema(self.frame.schema)
+        rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
+        parts = [json.loads(row["part"]) for row in results if row["part"]]
+        self._count(parts)
+        return rows, parts
 
     def checksum(self) -> Checksum | None:
         """Return the checksum of the staged rows; None if they have none."""
         columns = self._hashed.columns if self._hashed else {}
         return checksum.checksum(columns, self._hashes) if columns else None
 
-    def _count(self, parts: Parts) -> None:
+    def _count(self, all_parts: Parts) -> None:
+        parts = [part for part in all_parts if "unfit" in part]
         sums = {name: sum(part[name] for part in parts) for name in ("rows", "unfit")}
         hashes = checksum.total(map(checksum.summed, parts))
         self.rows, self._hashes = sums["rows"], hashes

@@ -1,28 +1,33 @@
 """One read for several tables: each record is staged for every table that takes it.
 
 The tasks that read Kafka (``SplitRanges.java``) evaluate the conditions of all tables at once, and
-stage the rows of those whose records are their rows, as the fast path does; of the others they
-count the records.
+decode a record once for the tables that take the same ones. They stage the rows of tables whose
+records are their rows, as the fast path does; the records of others they hold, and run the tables'
+plans over them, where a plan needs no other task's records. Of any other table they count the
+records.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
-from eo_pipeline.batch.fast_path import FastPath
 from eo_pipeline.batch.native_decode import (
+    NativeDecoder,
     is_of_one_record,
     mentions_headers,
     read_options,
     results_of,
     view_of_conditions,
 )
-from eo_pipeline.batch.stage import Stager
+from eo_pipeline.batch.stage import Stager, table_named
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import Counts, LedgerEntry
@@ -48,14 +53,19 @@ _READ = -1
 
 
 class Member(NamedTuple):
-    """A table: the condition on which it takes a record, SQL that is never null; the fast path of
-    its rows, if there is one; its part of the entry; whether the checkpoint before had bad records.
+    """A table: what stages its rows, its part of the entry, and the attempt of its files. It may be
+    ``prepared``, or only counted.
     """
 
-    takes: str
-    fast_path: FastPath | None
+    stager: Stager
     part: LedgerEntry
-    had_bad_records: bool
+    attempt: Attempt | None
+    prepared: bool
+
+    @property
+    def takes(self) -> str:
+        """Condition on which it takes a record, SQL that is never null."""
+        return self.stager.source.takes(self.stager.where)
 
 
 class Split(NamedTuple):
@@ -86,25 +96,13 @@ def read_together(
         return None
     if not has_source(spark, FORMAT):
         return None
-    span = sum(offset_range.span for offset_range in entry.ranges)
     sizes = [s.record_bytes for s in stagers.values() if s.record_bytes is not None]
     record_bytes = max(sizes, default=None)
 
-    def fast_paths_of(names: Iterable[str]) -> dict[str, FastPath]:
-        usable = {}
-        for name in names:
-            few = attempt is None or span <= stagers[name].fetched_max
-            if fast_path := stagers[name].fast_path(parts[name], few=few):
-                usable[name] = fast_path
-        return usable
-
-    def read(fast_paths: Mapping[str, FastPath], part: LedgerEntry = entry) -> Split:
+    def read(names: Collection[str], part: LedgerEntry = entry) -> Split | None:
         members = {
             name: Member(
-                stager.source.takes(stager.where),
-                fast_paths.get(name),
-                parts[name],
-                stager.had_bad_records,
+                stager, parts[name], attempt.of_table(name) if attempt else None, name in names
             )
             for name, stager in stagers.items()
         }
@@ -112,18 +110,18 @@ def read_together(
         return split(spark, source, members, part, attempt, tasks, record_bytes)
 
     if len(stagers) <= _TOGETHER_MAX:
-        fast_paths = fast_paths_of(stagers)
-        has_conditions = any(stager.where is not None for stager in stagers.values())
-        return read(fast_paths) if has_conditions or len(fast_paths) > 1 else None
+        return read([*stagers])
     # the rows of a table take time to prepare: of many, those that may take none are left out
     likely = [name for name, stager in stagers.items() if stager.record_bytes is not None]
-    if not likely:
-        begin = read({}, replace(entry, ranges=_begin_of(entry.ranges)))
+    if not likely and (begin := read((), replace(entry, ranges=_begin_of(entry.ranges)))):
         likely = [name for name, taken in begin.counted["taken"].items() if taken]
-    first = read(fast_paths_of(likely))
+    first = read(likely)
+    if first is None:
+        return None
     taking = [name for name, taken in first.counted["taken"].items() if taken]
-    if missed := fast_paths_of(name for name in taking if name not in likely):
-        return first._replace(staged={**first.staged, **read(missed).staged})
+    if missed := [name for name in taking if name not in likely]:
+        second = read(missed)
+        return first._replace(staged={**first.staged, **(second.staged if second else {})})
     return first
 
 
@@ -140,48 +138,94 @@ def split(
     attempt: Attempt | None,
     tasks: Tasks,
     record_bytes: float | None,
-) -> Split:
-    """Read ``entry.ranges`` once, and stage the rows of the tables with a fast path that serves.
+) -> Split | None:
+    """Read ``entry.ranges`` once, and stage the rows of the tables that can be staged so; None if
+    it would stage no two tables, and there are no conditions.
 
     Raises:
         BadRecordError: by the source's policy.
-        PySparkException: the job failed, perhaps because of a condition.
+        TransformError: a transform raised, or its result cannot be written.
+        SchemaChangeError: the sink cannot store a column's type.
+        PySparkException: the job failed, perhaps because of a condition or a transform.
     """
-    prepared = {
-        name: ready
-        for name, member in members.items()
-        if member.fast_path
-        and member.part.ranges
-        and (
-            ready := member.fast_path.prepared(
-                *(spark, member.part, attempt.of_table(name) if attempt else None),
-                had_bad_records=member.had_bad_records,
+    job = f"split-{uuid.uuid4().hex}"
+    with ExitStack() as stack:
+        ready = {
+            name: of_table
+            for number, (name, member) in enumerate(members.items())
+            if member.prepared
+            and member.part.ranges
+            and (
+                of_table := _direct(spark, member)
+                or _planned(spark, name, member, {"eo.split": job, "eo.number": str(number)}, stack)
             )
-        )
-    }
-    headers = any(mentions_headers(member.takes) for member in members.values())
-    headers = headers or any(ready.decoder.reads_headers for ready in prepared.values())
-    options = read_options(source, entry, tasks, record_bytes, headers=headers)
-    options |= {
-        "eo.tables": str(len(members)),
-        "eo.conditions": view_of_conditions(spark, _bits(members)),
-    }
-    for number, name in enumerate(members):
-        if name in prepared:
-            options |= _of_table(prepared[name].options, number)
-    results = results_of(spark, FORMAT, options, attempt)
+        }
+        if len(ready) < 2 and all(member.stager.where is None for member in members.values()):
+            return None
+        headers = any(mentions_headers(member.takes) for member in members.values())
+        headers = headers or any(of_table.decoder.reads_headers for of_table in ready.values())
+        options = read_options(source, entry, tasks, record_bytes, headers=headers) | {
+            "eo.split": job,
+            "eo.tables": str(len(members)),
+            "eo.conditions": view_of_conditions(spark, _bits(members)),
+        }
+        for number, (name, member) in enumerate(members.items()):
+            if name in ready:
+                options |= _of_table(spark, member, ready[name], number)
+        results = results_of(spark, FORMAT, options, attempt)
     by_number: dict[int, list[Row]] = {}
     for row in results:
         by_number.setdefault(row["number"], []).append(row)
     counted, staged = _counted([*members], by_number.get(_READ, [])), {}
-    for number, (name, member) in enumerate(members.items()):
-        if member.fast_path and name in prepared and counted["taken"][name]:
-            files = attempt.of_table(name) if attempt else None
-            rows = by_number.get(number, [])
-            collected = member.fast_path.collected(rows, prepared[name], member.part, files)
+    for number, name in enumerate(members):
+        if name in ready and counted["taken"][name]:
+            collected = ready[name].collected(by_number.get(number, []))
             if collected is not None:
                 staged[name] = collected
     return Split(counted, staged)
+
+
+class _Ready(NamedTuple):
+    """Options by which the tasks stage a table, and what makes a result of what they tell."""
+
+    decoder: NativeDecoder
+    options: Mapping[str, str]
+    collected: Callable[[Sequence[Row]], tuple[StagedOutput, Counts] | None]
+
+
+def _direct(spark: SparkSession, member: Member) -> _Ready | None:
+    """Return that of a table whose records are its rows; None if they are not."""
+    stager, part, attempt, _ = member
+    fast_path = stager.fast_path(part, few=stager.is_few(part, attempt))
+    bad = stager.had_bad_records
+    prepared = fast_path and fast_path.prepared(spark, part, attempt, had_bad_records=bad)
+    if not (fast_path and prepared):
+        return None
+
+    def collected(results: Sequence[Row]) -> tuple[StagedOutput, Counts] | None:
+        return fast_path.collected(results, prepared, part, attempt)
+
+    return _Ready(prepared.decoder, prepared.options, collected)
+
+
+def _planned(
+    spark: SparkSession, name: str, member: Member, of_split: Mapping[str, str], stack: ExitStack
+) -> _Ready | None:
+    """Return that of a table whose rows Spark makes of what the tasks decoded; None if it cannot.
+    Errors: see :func:`split`.
+    """
+    stager, part, attempt, _ = member
+    with table_named(name):
+        read = stager.to_split(spark, part, attempt, of_split, member.takes)
+    if read is None or attempt is None:
+        return None
+
+    def collected(results: Sequence[Row]) -> tuple[StagedOutput, Counts] | None:
+        return stager.of_split(read, results, part, attempt)
+
+    decoder = read.source.decoder
+    options = decoder.decode_options(spark, part, attempt)
+    return _Ready(decoder, options | stack.enter_context(read.result.to_stage(attempt)), collected)
 
 
 def _bits(members: Mapping[str, Member]) -> list[str]:
@@ -198,8 +242,13 @@ def _bits(members: Mapping[str, Member]) -> list[str]:
     ]
 
 
-def _of_table(options: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the ``options`` of a table as those of table ``number``."""
+def _of_table(spark: SparkSession, member: Member, ready: _Ready, number: int) -> dict[str, str]:
+    """Return the options of a table as those of table ``number``, with the name of what decodes:
+    tables that take the same records, and decode them alike, have one.
+    """
+    decoding = ready.decoder.decode_options(spark, member.part, None)
+    decides = json.dumps([member.takes, decoding], sort_keys=True)
+    options = {**ready.options, "eo.decoded": hashlib.sha256(decides.encode()).hexdigest()}
     prefix = f"eo.table.{number}."
     return {prefix + name.removeprefix("eo."): value for name, value in options.items()}
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from eo_pipeline.batch.checksum import HashedRows
@@ -29,10 +30,16 @@ from eo_pipeline.batch.decoded_source import (
     CountedRows,
     DecodedSource,
     JudgeNeededError,
+    Parts,
     has_decoded_source,
 )
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.batch.native_decode import NativeDecoder, is_of_one_record, judged
+from eo_pipeline.batch.native_decode import (
+    NativeDecoder,
+    Recently,
+    is_of_one_record,
+    judged,
+)
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -91,6 +98,9 @@ _CONSUMERS = 16
 #: Where there may be files already, Spark removes them: a bucket may list folders long emptied.
 _AGAIN = "overwrite"
 
+#: Tables whose plans do not go task by task.
+_not_split = Recently()
+
 #: Error of the dead letter of a record that no table takes.
 NO_TABLE = "no table takes it"
 
@@ -118,6 +128,19 @@ def _calling_the_users_code() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def table_named(name: str) -> Iterator[None]:
+    """Within the block, of one of several tables, an error of a transform names the table.
+
+    Raises:
+        TransformError: instead.
+    """
+    try:
+        yield
+    except TransformError as error:
+        raise TransformError(f"table {name}: {error}") from error
+
+
 def _users_line(error: Exception) -> str:
     """Return the line of the user's file that raised ``error``, as part of a message."""
     own = [
@@ -130,6 +153,16 @@ def _users_line(error: Exception) -> str:
 
 #: Folders without files of a user.
 _LIBRARIES = (str(Path(__file__).parents[1]), "site-packages", "dist-packages")
+
+
+class ReadRows(NamedTuple):
+    """Rows that Spark makes of the records of ``source``, to be staged by ``stager``, whose sink
+    has agreed to them.
+    """
+
+    source: DecodedSource
+    stager: Stager
+    result: CountedRows
 
 
 @dataclass(frozen=True)
@@ -212,11 +245,7 @@ class Stager:
         and if the sink would refuse some of the rows: without their records.
         """
         schemas = self.resolvers.of(entry) if self.resolvers else None
-        few = (
-            attempt is None
-            or sum(offset_range.span for offset_range in entry.ranges) <= self.fetched_max
-        )
-        few = few or self.reads_alone
+        few = self.is_few(entry, attempt)
         fast_path = self.fast_path(entry, few=few)
         if fast_path and (
             staged_fast := fast_path.stage(
@@ -248,6 +277,11 @@ class Stager:
         assert isinstance(staged, InvalidRows)
         remedy = "The transform made other rows of the same records the second time"
         raise refused(staged, self.source, self.sink, remedy)
+
+    def is_few(self, entry: LedgerEntry, attempt: Attempt | None) -> bool:
+        """Return whether this process fetches the records of ``entry``, if it can at once."""
+        span = sum(offset_range.span for offset_range in entry.ranges)
+        return attempt is None or self.reads_alone or span <= self.fetched_max
 
     def fast_path(self, entry: LedgerEntry, *, few: bool) -> FastPath | None:
         """Return the fast path if it may stage the batch; ``few``: this process could fetch it."""
@@ -323,7 +357,17 @@ class Stager:
     def _stage_read(
         self, source: DecodedSource, entry: LedgerEntry, attempt: Attempt, mode: str
     ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas | None:
-        spark, decoder = source.frame.sparkSession, source.decoder
+        read = self._read_rows(source, entry)
+        layout, result = read.stager.sink.partition_columns, read.result
+        staged = result.stage(attempt, layout, source.totals, mode)
+        if staged is None:
+            return None
+        rows, parts = staged
+        if source.seen(parts) is None and not result.unfit:
+            parts = source.counted()
+        return self._outcome(read, rows, parts, entry, attempt)
+
+    def _read_rows(self, source: DecodedSource, entry: LedgerEntry) -> ReadRows:
         transformed = self.result(source.frame)
         ready = self if self.agree is None else self._agreed_on(transformed)
         hashed = HashedRows.of_result(transformed, ready.sink, lineage=self.lineage)
@@ -333,17 +377,16 @@ class Stager:
             lambda rows: ready._columns(with_known_schema(rows, schema), entry),
             hashed,
             ready._why_by(IS_UTF8)(transformed),
+            self.as_staged,
         )
-        layout = ready.sink.partition_columns
-        staged = result.stage(attempt, layout, self.as_staged, source.totals, mode)
-        if staged is None:
-            return None
-        rows, parts = staged
-        seen = source.seen(parts)
-        if seen is None and not result.unfit:
-            parts = source.counted()
-            seen = source.seen(parts)
-        schemas = decoder.schemas
+        return ReadRows(source, ready, result)
+
+    def _outcome(
+        self, read: ReadRows, rows: StagedTable, parts: Parts, entry: LedgerEntry, attempt: Attempt
+    ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas:
+        """Return what came of ``rows``, which are staged, by the totals ``parts``."""
+        decoder, result, spark = read.source.decoder, read.result, read.source.frame.sparkSession
+        seen, schemas = read.source.seen(parts), decoder.schemas
         if self.resolvers and schemas and seen:
             then = schemas
             schemas = self.resolvers.with_unknown_writers(
@@ -360,6 +403,58 @@ class Stager:
         output = StagedOutput(rows=rows, dead_letters=dead)
         counted = counts(seen, output, entry, result.checksum(), dead_checksum)
         return output, replace(counted, **read_with(schemas, seen.metrics, entry))
+
+    def to_split(
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        of_split: Mapping[str, str],
+        takes: str,
+    ) -> ReadRows | None:
+        """Return the rows to stage where records are read for several tables, see
+        :mod:`eo_pipeline.batch.split`, whose options ``of_split`` name the table and its job;
+        ``takes``: the condition on which it takes a record. None if they are not staged so.
+
+        Raises:
+            TransformError: the transform raised, or its result cannot be written.
+            SchemaChangeError: the sink cannot store a column's type.
+        """
+        if attempt is None or self.is_few(entry, attempt) or self.sink.partition_columns:
+            return None
+        if _not_split.has(entry, self.sink):
+            return None
+        schemas = self.resolvers.of(entry) if self.resolvers else None
+        decoder = self._native_decoder(spark, entry, schemas)
+        if decoder is None:
+            return None
+        decoder = replace(decoder, where=takes)
+        tasks = self._tasks(spark, entry.ranges, entry.offsets)
+        options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
+        read = self._read_rows(DecodedSource.of(spark, decoder, {**options, **of_split}), entry)
+        return read if read.result.kind == PARQUET else None
+
+    def of_split(
+        self, read: ReadRows, results: Sequence[Row], entry: LedgerEntry, attempt: Attempt
+    ) -> tuple[StagedOutput, Counts] | None:
+        """Return what a job staged of :meth:`to_split`, of the ``results`` of its tasks; None if
+        the rows must be staged otherwise. What that needs is remembered.
+
+        Raises:
+            BadRecordError: by the source's policy.
+        """
+        staged = read.result.collected(results, attempt)
+        if staged is None:
+            _not_split.note(entry, self.sink)
+            return None
+        rows, parts = staged
+        parts.append({"parts": sum("records" in part for part in parts)})
+        try:
+            outcome = self._outcome(read, rows, parts, entry, attempt)
+        except JudgeNeededError:
+            judged.note(entry, self.sink)
+            return None
+        return outcome if isinstance(outcome, tuple) else None
 
     def _tasks(
         self, spark: SparkSession, ranges: Ranges, partitions: Collection[TopicPartition]

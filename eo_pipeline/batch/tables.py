@@ -6,6 +6,7 @@ record may be taken by several tables; one that no table takes is the ``rest``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +19,9 @@ from pyspark.sql import functions as F
 from eo_pipeline.batch.code_version import code_version_of_tables
 from eo_pipeline.batch.read import condition_columns, frame_of, read_ranges
 from eo_pipeline.batch.split import read_together
-from eo_pipeline.batch.stage import Stager
+from eo_pipeline.batch.stage import Stager, table_named
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
-from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError
+from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError, TransformError
 from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
@@ -35,6 +36,8 @@ from eo_pipeline.staging.rows import StagedOutput
 
 Rest = Literal["fail", "ignore", "dead_letter"]
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class ReadTotals(NamedTuple):
@@ -112,7 +115,8 @@ class TablesStager:
                 outputs[name], counts[name] = staged_together[name]
                 continue
             files = attempt.of_table(name) if attempt else None
-            outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
+            with table_named(name):
+                outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
             if name not in self._takers:
                 outputs[name] = StagedOutput(dead_letters=outputs[name].dead_letters)
         totals = counted or ReadTotals.of(counts[name] for name in covering or ())
@@ -182,7 +186,12 @@ class TablesStager:
             if is_of_odd_times(error):
                 return None, {}
             job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
-            raise self._error(spark, error, entry.pipeline, job) from error
+            transformed = any(stager.transform for stager in self._takers.values())
+            ours = self._error(spark, error, entry.pipeline, job, transformed=transformed)
+            if not isinstance(ours, TransformError):
+                raise ours from error
+            log.info("%s: a transform fails, tables are staged one by one: %s", job, ours)
+            together = None
         if together is None:
             return None, {}
         counted = dict(together.counted)
@@ -190,11 +199,17 @@ class TablesStager:
         return ReadTotals(**counted), together.staged
 
     def _error(
-        self, spark: SparkSession, error: Exception, pipeline: str, job: str
+        self,
+        spark: SparkSession,
+        error: Exception,
+        pipeline: str,
+        job: str,
+        *,
+        transformed: bool = False,
     ) -> EoPipelineError:
         """Return the error of ours for Spark's ``error``, which is of a condition perhaps."""
         ours = self._of_condition(error, pipeline)
-        return ours or job_error(spark, error, job, transformed=False)
+        return ours or job_error(spark, error, job, transformed=transformed)
 
     def _refuse_new(self, spark: SparkSession, appearing: Appearing, entry: LedgerEntry) -> None:
         """Return if each value of ``entry`` has its table; a job tells, unless topics are values.

@@ -91,6 +91,9 @@ TRANSFORMS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "filter": lambda rows: rows.where("id % 3 = 0").withColumn("twice", F.col("id") * 2),
     "only _kafka": lambda rows: rows.select("_kafka", F.col("_kafka.timestamp").alias("at")),
     "key": lambda rows: rows.select("_kafka", F.col("_kafka.key").cast("string").alias("key")),
+    "part of a header": lambda rows: rows.select(
+        "_kafka", "at.y", F.col("_kafka.headers")[0]["value"].cast("string").alias("sent")
+    ),
     "explode": lambda rows: rows.select("_kafka", "id", F.explode("tags").alias("tag")),
     "join": joined,
     "shuffle": shuffled,
@@ -108,7 +111,8 @@ TRANSFORMS: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_gets_the_same_records(world: World, name: str) -> None:
     for partition in range(3):
-        world.write([value(n) for n in range(40)] + [b"?"], partition)
+        headers = [("h", b"sent"), ("more", None)][: 3 - partition]
+        world.write([value(n) for n in range(40)] + [b"?"], partition, headers=headers)
     tag = "tag" if name == "explode" else "id"
     ours = same(world, transformed(world, TRANSFORMS[name], on_bad_record="dead_letter"), sort=tag)
     assert ours.counts.dead_letters == 3

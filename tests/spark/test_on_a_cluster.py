@@ -13,11 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
+from eo_pipeline import Pipeline
+from eo_pipeline.batch.stage import Stager
 from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.errors import SetupError, SparkUnavailableError
 from tests.sinks.iceberg.iceberg_world import catalog_in
-from tests.spark.cluster_jobs import TRANSFORMS, Job
+from tests.spark.cluster_jobs import TRANSFORMS, Job, PostgresTable
 from tests.support.chaos import rest_is_chaos
 from tests.support.clusters import Cluster
 from tests.support.servers import wait_until
@@ -52,6 +54,40 @@ def test_the_same_document_fills_its_table_by_a_driver_of_its_own(
     assert out.endswith("done\n"), err
     job.table.assert_holds_once(job.bench.topic.written)
     assert all(name == name.upper() for name in job.table.names())
+
+
+@pytest.mark.parametrize("job", ["postgres"], indirect=True)
+def test_one_read_fills_several_tables_over_connect(
+    job: Job, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors decode the records, and run each table's transform over its own."""
+    alone: list[str] = []
+    monkeypatch.setattr(Stager, "stage", lambda stager, *_: alone.append(stager.sink.table_name))
+    config = {**job.bench.config, **cluster.over_connect()}
+    config["sink"] = {k: v for k, v in config["sink"].items() if k != "table"}
+    config["tables"] = [
+        {
+            "name": f"half_{half}",
+            "where": f"offset % 2 = {half}",
+            "transform": f"{TRANSFORMS}:by_a_module",
+        }
+        for half in (0, 1)
+    ]
+    job.bench.topic.write(3_000, partitions=range(4))
+    report = Pipeline.from_config(config).run()
+    assert alone == []
+    assert (report.head.version, report.head.counts.rows_total) == (3, 3_000)
+    assert isinstance(job.table, PostgresTable)
+    rows = {
+        (*place, half)
+        for half in (0, 1)
+        for *place, name in job.table.query(
+            f"select _eo_topic, _eo_partition, _eo_offset, name from half_{half}"
+        )
+        if name == name.upper()
+    }
+    assert rows == {(*place, place[-1] % 2) for place in job.bench.topic.written}
+    assert job.staged() == []
 
 
 @pytest.fixture

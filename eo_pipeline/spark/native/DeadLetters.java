@@ -35,10 +35,6 @@ final class DeadLetters implements Serializable {
         most = options.getLong(KafkaRanges.PREFIX + "letters_most", 0);
     }
 
-    StructType columns() {
-        return columns;
-    }
-
     /** Null: nobody wants them. */
     static DeadLetters of(CaseInsensitiveStringMap options) {
         if (options.get(KafkaRanges.PREFIX + "letters") == null) {
@@ -58,10 +54,12 @@ final class DeadLetters implements Serializable {
             this.all = all;
         }
 
-        void put(InternalRow letter, long hash) throws IOException {
+        /** Puts the letter of what a judge says, which has it and its hash at these places. */
+        void put(InternalRow said, int place, int ofHash) throws IOException {
             if (hashes.rows() == all.most) {
                 return;
             }
+            InternalRow letter = said.getStruct(place, all.columns.size() - 1);
             if (file == null) {
                 name = "part-" + UUID.randomUUID() + ".parquet";
                 file = new RowFile.Nested(new Path(all.folder, name), all.conf.value());
@@ -72,7 +70,7 @@ final class DeadLetters implements Serializable {
                 values[i] = RowFile.value(letter, i - 1, all.columns.apply(i).dataType());
             }
             file.put(new GenericInternalRow(values));
-            hashes.add(hash);
+            hashes.add(said.getLong(ofHash));
         }
 
         /** Tells of the file, which is whole. */

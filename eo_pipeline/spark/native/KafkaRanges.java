@@ -9,11 +9,8 @@ import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
-import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.internal.SQLConf;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -32,6 +29,8 @@ final class KafkaRanges {
     static final int PARTITION = 3;
     static final int OFFSET = 4;
     static final int HEADERS = 7;
+
+    private static final String HEADERS_TOO = "includeHeaders";
 
     private KafkaRanges() {
     }
@@ -59,6 +58,20 @@ final class KafkaRanges {
         return own;
     }
 
+    /** Options by which records have their headers, too, in whatever case they said it before. */
+    static CaseInsensitiveStringMap withHeaders(CaseInsensitiveStringMap options) {
+        HashMap others = new HashMap();
+        Iterator all = options.asCaseSensitiveMap().entrySet().iterator();
+        while (all.hasNext()) {
+            Map.Entry each = (Map.Entry) all.next();
+            if (!HEADERS_TOO.equalsIgnoreCase((String) each.getKey())) {
+                others.put(each.getKey(), each.getValue());
+            }
+        }
+        others.put(HEADERS_TOO, "true");
+        return new CaseInsensitiveStringMap(others);
+    }
+
     /** The ranges of a batch, divided among as many tasks as the options say. */
     static InputPartition[] shared(Batch kafka, CaseInsensitiveStringMap options) {
         InputPartition[] ranges = kafka.planInputPartitions();
@@ -72,41 +85,6 @@ final class KafkaRanges {
             shared[i] = new Shared(i, some);
         }
         return shared;
-    }
-
-    /** One reading of a source whose tasks tell of what they made of the records, in "columns". */
-    abstract static class Reading implements ScanBuilder, Scan, Batch {
-        final CaseInsensitiveStringMap options;
-        final Batch kafka;
-        private final StructType columns;
-        private final String description;
-
-        Reading(CaseInsensitiveStringMap options, StructType columns, String description) {
-            this.options = options;
-            this.columns = columns;
-            this.description = description;
-            this.kafka = batch(options);
-        }
-
-        public Scan build() {
-            return this;
-        }
-
-        public StructType readSchema() {
-            return columns;
-        }
-
-        public String description() {
-            return description;
-        }
-
-        public Batch toBatch() {
-            return this;
-        }
-
-        public InputPartition[] planInputPartitions() {
-            return shared(kafka, options);
-        }
     }
 
     /** Ranges that one task reads, one after the other. */

@@ -59,18 +59,30 @@ class RangeStager implements PartitionReader {
     private StagedFile writer;
     private RowDocument document;
     private final RecordDecoder decoder;
+    private final int letters;
     private final Hashes hashes = new Hashes();
     private String part;
 
     RangeStager(
+            PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, Configuration conf) {
+        this(kafka, ranges, staging, conf, new RecordDecoder(staging.decoding), 0);
+    }
+
+    /** Stages what "decoder" decodes; "letters" is the number of the dead letters. */
+    RangeStager(Staging staging, Configuration conf, RecordDecoder decoder, int letters) {
+        this(null, null, staging, conf, decoder, letters);
+    }
+
+    private RangeStager(
             PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, Configuration conf,
-            String why) {
+            RecordDecoder decoder, int letters) {
         this.kafka = kafka;
         this.ranges = ranges;
         this.staging = staging;
         this.conf = conf;
-        this.why = why;
-        decoder = new RecordDecoder(staging.decoding);
+        this.decoder = decoder;
+        this.letters = letters;
+        why = StagedFile.leftToSpark(conf);
         int many = staging.rows.size();
         kinds = new int[many];
         for (int i = 0; i < many; i++) {
@@ -101,7 +113,8 @@ class RangeStager implements PartitionReader {
         try {
             begin();
             while (why == null && reader.next()) {
-                put((InternalRow) reader.get());
+                InternalRow record = (InternalRow) reader.get();
+                put(record, decoder.taken(record));
             }
         } finally {
             reader.close();
@@ -113,8 +126,13 @@ class RangeStager implements PartitionReader {
         isFirst = true;
     }
 
-    /** Stages a record, unless it is known that nothing of this counts. */
-    void put(InternalRow record) throws IOException {
+    /** Whether nothing is known yet for which nothing of this counts. */
+    boolean goesOn() {
+        return why == null;
+    }
+
+    /** Stages a record, which was decoded, unless nothing of this counts. */
+    void put(InternalRow record, Object[] found) throws IOException {
         if (why != null) {
             return;
         }
@@ -123,7 +141,7 @@ class RangeStager implements PartitionReader {
             row[staging.fields + 2] = new Integer(record.getInt(KafkaRanges.PARTITION));
         }
         isFirst = false;
-        why = staged(record);
+        why = staged(record, found);
     }
 
     /** There are no more records. */
@@ -135,8 +153,7 @@ class RangeStager implements PartitionReader {
     }
 
     /** Null, or why it is not staged here. */
-    private String staged(InternalRow record) throws IOException {
-        Object[] found = decoder.taken(record);
+    private String staged(InternalRow record, Object[] found) throws IOException {
         if (staging.folder == null && decoder.bytes() > HELD_BYTES) {
             return "more than is held in memory";
         }
@@ -244,7 +261,7 @@ class RangeStager implements PartitionReader {
 
     /** Spark's own pages, and who asked. */
     private void tell(TaskMetrics metrics) throws IOException {
-        HashMap counted = decoder.counted();
+        HashMap counted = decoder.counted(letters);
         metrics.inputMetrics().incRecordsRead(((Long) counted.get("records")).longValue());
         metrics.inputMetrics().incBytesRead(decoder.bytes());
         metrics.outputMetrics().setRecordsWritten(metrics.outputMetrics().recordsWritten() + hashes.rows());
@@ -253,15 +270,17 @@ class RangeStager implements PartitionReader {
     }
 
     public Object get() {
-        return new GenericInternalRow(told());
+        return new GenericInternalRow(new Object[] {
+            UTF8String.fromString(why), UTF8String.fromString(file), bytes(), UTF8String.fromString(part)});
     }
 
-    /** The values of {@link #TOLD}. */
-    Object[] told() {
-        return new Object[] {
-            UTF8String.fromString(why), UTF8String.fromString(file),
-            held == null || why != null ? null : held.bytes(), UTF8String.fromString(part)
-        };
+    private byte[] bytes() {
+        return held == null || why != null ? null : held.bytes();
+    }
+
+    /** What is told of table "number", see {@link SplitRanges}. */
+    Object[] told(int number) {
+        return new Object[] {new Integer(number), why, file, bytes(), part};
     }
 
     public void close() throws IOException {

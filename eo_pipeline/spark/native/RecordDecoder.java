@@ -8,7 +8,6 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
@@ -35,7 +34,9 @@ final class RecordDecoder {
 
     private final Decoding decoding;
     private final DataType[] types;
-    private final DeadLetters.File letters;
+
+    /** Of each table whose records these are; null: it wants none. */
+    private final ArrayList letters = new ArrayList();
     private final MetSchemas[] schemas;
 
     private long looked;
@@ -62,7 +63,12 @@ final class RecordDecoder {
         for (int i = 0; i < schemas.length; i++) {
             schemas[i] = new MetSchemas(SCHEMAS + 2 * i);
         }
-        letters = decoding.letters == null ? null : new DeadLetters.File(decoding.letters);
+        alsoFor(decoding.letters);
+    }
+
+    /** There are dead letters of one more table. */
+    void alsoFor(DeadLetters wanted) {
+        letters.add(wanted == null ? null : new DeadLetters.File(wanted));
     }
 
     /**
@@ -140,9 +146,10 @@ final class RecordDecoder {
             if (firstBad == null || shown.binaryCompare(firstBad) < 0) {
                 firstBad = shown.copy();
             }
-            if (letters != null) {
-                StructType of = decoding.letters.columns();
-                letters.put(said.getStruct(LETTER, of.size() - 1), said.getLong(HASH));
+            for (int i = 0; i < letters.size(); i++) {
+                if (letters.get(i) != null) {
+                    ((DeadLetters.File) letters.get(i)).put(said, LETTER, HASH);
+                }
             }
             return null;
         }
@@ -187,13 +194,21 @@ final class RecordDecoder {
     }
 
     void close() throws IOException {
-        if (letters != null) {
-            letters.close();
+        for (int i = 0; i < letters.size(); i++) {
+            if (letters.get(i) != null) {
+                ((DeadLetters.File) letters.get(i)).close();
+            }
         }
+        letters.clear();
     }
 
-    /** What was counted, by name; there is no more. */
+    /** What was counted, by name, with the first dead letters; there is no more. */
     HashMap counted() throws IOException {
+        return counted(0);
+    }
+
+    /** The same with the dead letters "number". */
+    HashMap counted(int number) throws IOException {
         HashMap counted = new HashMap();
         counted.put("why", why);
         counted.put("records", new Long(records));
@@ -211,8 +226,8 @@ final class RecordDecoder {
             met.add(schemas[i].counted());
         }
         counted.put("schemas", met);
-        if (letters != null) {
-            letters.finish(counted);
+        if (letters.get(number) != null) {
+            ((DeadLetters.File) letters.get(number)).finish(counted);
         }
         return counted;
     }

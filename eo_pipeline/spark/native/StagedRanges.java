@@ -4,9 +4,11 @@ import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -40,9 +42,33 @@ public class StagedRanges implements TableProvider {
     }
 
     /** One reading, as the driver knows it. */
-    static class Reading extends KafkaRanges.Reading {
+    static class Reading implements ScanBuilder, Scan, Batch {
+        private final CaseInsensitiveStringMap options;
+        private final Batch kafka;
+
         Reading(CaseInsensitiveStringMap options) {
-            super(options, RangeStager.TOLD, "StagedRanges of Kafka into " + options.get(KafkaRanges.PREFIX + "folder"));
+            this.options = options;
+            this.kafka = KafkaRanges.batch(options);
+        }
+
+        public Scan build() {
+            return this;
+        }
+
+        public StructType readSchema() {
+            return RangeStager.TOLD;
+        }
+
+        public String description() {
+            return "StagedRanges of Kafka into " + options.get(KafkaRanges.PREFIX + "folder");
+        }
+
+        public Batch toBatch() {
+            return this;
+        }
+
+        public InputPartition[] planInputPartitions() {
+            return KafkaRanges.shared(kafka, options);
         }
 
         public PartitionReaderFactory createReaderFactory() {
@@ -57,17 +83,15 @@ public class StagedRanges implements TableProvider {
         private final PartitionReaderFactory kafka;
         private final Staging staging;
         private final SerializableConfiguration conf;
-        private final String why;
 
         Stagers(PartitionReaderFactory kafka, Staging staging, SerializableConfiguration conf) {
             this.kafka = kafka;
             this.staging = staging;
             this.conf = conf;
-            this.why = StagedFile.leftToSpark(conf.value());
         }
 
         public PartitionReader createReader(InputPartition partition) {
-            return new RangeStager(kafka, ((KafkaRanges.Shared) partition).ranges, staging, conf.value(), why);
+            return new RangeStager(kafka, ((KafkaRanges.Shared) partition).ranges, staging, conf.value());
         }
     }
 }

@@ -10,6 +10,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.TaskContext;
+import org.apache.spark.executor.OutputMetrics;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -88,16 +89,12 @@ public class StagedRows implements TableProvider {
         public InternalRow[] rows() {
             SparkSession session = (SparkSession) SparkSession.active();
             QueryExecution plan = session.table(told("view")).queryExecution();
-            StructType written = plan.analyzed().schema();
-            SerializableConfiguration conf = StagedFile.settings(options, written);
-            String why = StagedFile.leftToSpark(conf.value());
-            if (why == null && new Observing().isIn(plan.analyzed())) {
-                why = "metrics that a user observes";
-            }
+            Writer writer = Writer.of(options, plan.analyzed().schema());
+            String why = writer.leftToSpark(plan);
             if (why != null) {
                 return new InternalRow[] {told(why, null, null)};
             }
-            return staged(session, plan, new Writer(told("folder"), written, conf));
+            return staged(session, plan, writer);
         }
 
         private InternalRow[] staged(SparkSession session, QueryExecution plan, Writer writer) {
@@ -163,10 +160,23 @@ public class StagedRows implements TableProvider {
         private final StructType columns;
         private final SerializableConfiguration conf;
 
-        Writer(String folder, StructType columns, SerializableConfiguration conf) {
+        private Writer(String folder, StructType columns, SerializableConfiguration conf) {
             this.folder = folder;
             this.columns = columns;
             this.conf = conf;
+        }
+
+        /** By the options of a source. */
+        static Writer of(CaseInsensitiveStringMap options, StructType columns) {
+            String folder = options.get(KafkaRanges.PREFIX + "folder");
+            return new Writer(folder, columns, StagedFile.settings(options, columns));
+        }
+
+        /** Why the rows of a plan are left to Spark; null if they are not. */
+        String leftToSpark(QueryExecution plan) {
+            String why = StagedFile.leftToSpark(conf.value());
+            boolean isLeft = why == null && new Observing().isIn(plan.analyzed());
+            return isLeft ? "metrics that a user observes" : why;
         }
 
         /** Once, and not by each task; where folders are things of their own. */
@@ -190,7 +200,7 @@ public class StagedRows implements TableProvider {
             }
         }
 
-        private String staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
+        String staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
             if (!rows.hasNext()) {
                 return null;
             }
@@ -208,7 +218,8 @@ public class StagedRows implements TableProvider {
             } finally {
                 file.close();
             }
-            context.taskMetrics().outputMetrics().setRecordsWritten(written);
+            OutputMetrics metrics = context.taskMetrics().outputMetrics();
+            metrics.setRecordsWritten(metrics.recordsWritten() + written);
             return name;
         }
     }
