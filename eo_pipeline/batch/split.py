@@ -99,7 +99,7 @@ def read_together(
     sizes = [s.record_bytes for s in stagers.values() if s.record_bytes is not None]
     record_bytes = max(sizes, default=None)
 
-    def read(names: Collection[str], part: LedgerEntry = entry) -> Split | None:
+    def read(names: Collection[str], least: int, part: LedgerEntry = entry) -> Split | None:
         members = {
             name: Member(
                 stager, parts[name], attempt.of_table(name) if attempt else None, name in names
@@ -107,22 +107,24 @@ def read_together(
             for name, stager in stagers.items()
         }
         tasks = Tasks.of(part.ranges, cores(spark), record_bytes, entry.offsets)
-        return split(spark, source, members, part, attempt, tasks, record_bytes)
+        return split(spark, source, members, part, attempt, tasks, record_bytes, least)
 
-    if len(stagers) <= _TOGETHER_MAX:
-        return read([*stagers])
-    # the rows of a table take time to prepare: of many, those that may take none are left out
+    # the rows of a table take time to prepare: those that may take none are left out
     likely = [name for name, stager in stagers.items() if stager.record_bytes is not None]
-    if not likely and (begin := read((), replace(entry, ranges=_begin_of(entry.ranges)))):
+    if len(stagers) <= _TOGETHER_MAX:
+        cheap = [n for n, s in stagers.items() if s.transform is None or s.where is None]
+        likely = list({*likely, *cheap}) if likely else [*stagers]
+    elif not likely and (begin := read((), 0, replace(entry, ranges=_begin_of(entry.ranges)))):
         likely = [name for name, taken in begin.counted["taken"].items() if taken]
-    first = read(likely)
+    has_conditions = any(stager.where is not None for stager in stagers.values())
+    first = read(likely, 0 if has_conditions else 2)
     if first is None:
         return None
-    taking = [name for name, taken in first.counted["taken"].items() if taken]
-    if missed := [name for name in taking if name not in likely]:
-        second = read(missed)
-        return first._replace(staged={**first.staged, **(second.staged if second else {})})
-    return first
+    missed = [
+        name for name, taken in first.counted["taken"].items() if taken and name not in likely
+    ]
+    second = read(missed, 1) if missed else None
+    return first._replace(staged={**first.staged, **second.staged}) if second else first
 
 
 def _begin_of(ranges: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
@@ -138,9 +140,10 @@ def split(
     attempt: Attempt | None,
     tasks: Tasks,
     record_bytes: float | None,
+    least: int,
 ) -> Split | None:
     """Read ``entry.ranges`` once, and stage the rows of the tables that can be staged so; None if
-    it would stage no two tables, and there are no conditions.
+    they are less than ``least``.
 
     Raises:
         BadRecordError: by the source's policy.
@@ -160,7 +163,7 @@ def split(
                 or _planned(spark, name, member, {"eo.split": job, "eo.number": str(number)}, stack)
             )
         }
-        if len(ready) < 2 and all(member.stager.where is None for member in members.values()):
+        if len(ready) < least:
             return None
         headers = any(mentions_headers(member.takes) for member in members.values())
         headers = headers or any(of_table.decoder.reads_headers for of_table in ready.values())

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.split import Split, read_together
 from eo_pipeline.batch.stage import Stager, Transform
-from eo_pipeline.errors import BadRecordError
+from eo_pipeline.errors import BadRecordError, TransformError
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.sinks.delta import DeltaSink
 from tests.batch.test_fast_path import Staged, World, spark
@@ -180,6 +180,32 @@ def test_a_plan_that_needs_other_tasks_is_left_to_the_table(
     # it is not tried again at once
     stagers = {**stagers, "lines": stager(world, lines)}
     assert together(world, stagers).staged.keys() == {"derived", "lines"}
+
+
+def test_a_table_that_took_nothing_before_is_prepared_if_it_takes_something(world: World) -> None:
+    """A plan takes time to prepare. One that fails stops no checkpoint that has nothing for it."""
+    called: list[str] = []
+
+    def idle(records: DataFrame) -> DataFrame:
+        called.append("idle")
+        raise ValueError("no such thing")
+
+    def late(records: DataFrame) -> DataFrame:
+        called.append("late")
+        return derived(records)
+
+    stagers = {
+        "derived": replace(stager(world, derived), where="key = 'a'", record_bytes=80.0),
+        "idle": replace(stager(world, idle), where="key = 'none'"),
+        "late": replace(stager(world, late), where="key = 'b'"),
+        "nested": replace(stager(world), where="key = 'c'"),
+    }
+    done = together(world, stagers)
+    assert done.staged.keys() == {"derived", "late", "nested"}
+    assert called == ["late"]
+    same(world, done, stagers)
+    with pytest.raises(TransformError, match=r"^table idle: .*no such thing"):
+        together(world, {"idle": stagers["idle"], "late": stagers["late"]})
 
 
 def test_tables_that_fail_at_a_bad_record_name_it(world: World) -> None:
