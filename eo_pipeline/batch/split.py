@@ -113,7 +113,7 @@ def read_together(
     likely = [name for name, stager in stagers.items() if stager.record_bytes is not None]
     if len(stagers) <= _TOGETHER_MAX:
         cheap = [n for n, s in stagers.items() if s.transform is None or s.where is None]
-        likely = list({*likely, *cheap}) if likely else [*stagers]
+        likely = [*likely, *cheap] if likely else [*stagers]
     elif not likely and (begin := read((), 0, replace(entry, ranges=_begin_of(entry.ranges)))):
         likely = [name for name, taken in begin.counted["taken"].items() if taken]
     has_conditions = any(stager.where is not None for stager in stagers.values())

@@ -34,12 +34,7 @@ from eo_pipeline.batch.decoded_source import (
     has_decoded_source,
 )
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.batch.native_decode import (
-    NativeDecoder,
-    Recently,
-    is_of_one_record,
-    judged,
-)
+from eo_pipeline.batch.native_decode import NativeDecoder, Recently, is_of_one_record, judged
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,

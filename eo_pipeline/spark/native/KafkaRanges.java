@@ -3,6 +3,7 @@ package eo.pipeline;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
+import java.util.TreeMap;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
@@ -29,8 +30,6 @@ final class KafkaRanges {
     static final int PARTITION = 3;
     static final int OFFSET = 4;
     static final int HEADERS = 7;
-
-    private static final String HEADERS_TOO = "includeHeaders";
 
     private KafkaRanges() {
     }
@@ -60,15 +59,9 @@ final class KafkaRanges {
 
     /** Options by which records have their headers, too, in whatever case they said it before. */
     static CaseInsensitiveStringMap withHeaders(CaseInsensitiveStringMap options) {
-        HashMap others = new HashMap();
-        Iterator all = options.asCaseSensitiveMap().entrySet().iterator();
-        while (all.hasNext()) {
-            Map.Entry each = (Map.Entry) all.next();
-            if (!HEADERS_TOO.equalsIgnoreCase((String) each.getKey())) {
-                others.put(each.getKey(), each.getValue());
-            }
-        }
-        others.put(HEADERS_TOO, "true");
+        Map others = new TreeMap(String.CASE_INSENSITIVE_ORDER);
+        others.putAll(options.asCaseSensitiveMap());
+        others.put("includeHeaders", "true");
         return new CaseInsensitiveStringMap(others);
     }
 

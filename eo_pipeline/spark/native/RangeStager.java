@@ -63,26 +63,25 @@ class RangeStager implements PartitionReader {
     private final Hashes hashes = new Hashes();
     private String part;
 
-    RangeStager(
-            PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, Configuration conf) {
-        this(kafka, ranges, staging, conf, new RecordDecoder(staging.decoding), 0);
+    RangeStager(PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging) {
+        this(kafka, ranges, staging, new RecordDecoder(staging.decoding), 0);
     }
 
     /** Stages what "decoder" decodes; "letters" is the number of the dead letters. */
-    RangeStager(Staging staging, Configuration conf, RecordDecoder decoder, int letters) {
-        this(null, null, staging, conf, decoder, letters);
+    RangeStager(Staging staging, RecordDecoder decoder, int letters) {
+        this(null, null, staging, decoder, letters);
     }
 
     private RangeStager(
-            PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, Configuration conf,
-            RecordDecoder decoder, int letters) {
+            PartitionReaderFactory kafka, InputPartition[] ranges, Staging staging, RecordDecoder decoder,
+            int letters) {
         this.kafka = kafka;
         this.ranges = ranges;
         this.staging = staging;
-        this.conf = conf;
+        conf = staging.conf.value();
         this.decoder = decoder;
         this.letters = letters;
-        why = StagedFile.leftToSpark(conf);
+        why = staging.why;
         int many = staging.rows.size();
         kinds = new int[many];
         for (int i = 0; i < many; i++) {

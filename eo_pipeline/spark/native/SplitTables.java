@@ -9,7 +9,6 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.util.SerializableConfiguration;
 
 /**
  * What the options of {@link SplitRanges} say of its tables, by their numbers: those of table n begin
@@ -22,7 +21,6 @@ final class SplitTables implements Serializable {
 
     /** Of tables whose rows are their records; null: of others. */
     final Staging[] stagings;
-    final SerializableConfiguration[] confs;
 
     /** Of tables whose rows are made by Spark; null: of others. */
     final TablePlan[] plans;
@@ -38,7 +36,6 @@ final class SplitTables implements Serializable {
         conditions = Conditions.of(session, all.get(KafkaRanges.PREFIX + "conditions"));
         int many = all.getInt(KafkaRanges.PREFIX + "tables", 0);
         stagings = new Staging[many];
-        confs = new SerializableConfiguration[many];
         plans = new TablePlan[many];
         decoders = new int[many];
         options = new CaseInsensitiveStringMap[many];
@@ -57,7 +54,6 @@ final class SplitTables implements Serializable {
                 queries[i].optimizedPlan();
             } else if (decoded != null) {
                 stagings[i] = new Staging(options[i]);
-                confs[i] = StagedFile.settings(options[i], stagings[i].written);
             }
         }
     }

@@ -234,8 +234,7 @@ final class Splitter {
                 }
                 planned[number] = (PlannedRows) rows.get(plan.read);
             } else {
-                stagers[number] = new RangeStager(
-                    staging, tables.confs[number].value(), decoder, numbers.size());
+                stagers[number] = new RangeStager(staging, decoder, numbers.size());
                 ofStagers.add(stagers[number]);
             }
             numbers.add(new Integer(number));

@@ -12,7 +12,6 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.util.SerializableConfiguration;
 
 /**
  * A source of Spark's whose rows tell of files: what Spark's own Kafka source reads by the same
@@ -72,9 +71,7 @@ public class StagedRanges implements TableProvider {
         }
 
         public PartitionReaderFactory createReaderFactory() {
-            Staging staging = new Staging(options);
-            return new Stagers(
-                kafka.createReaderFactory(), staging, StagedFile.settings(options, staging.written));
+            return new Stagers(kafka.createReaderFactory(), new Staging(options));
         }
     }
 
@@ -82,16 +79,14 @@ public class StagedRanges implements TableProvider {
     static class Stagers implements PartitionReaderFactory {
         private final PartitionReaderFactory kafka;
         private final Staging staging;
-        private final SerializableConfiguration conf;
 
-        Stagers(PartitionReaderFactory kafka, Staging staging, SerializableConfiguration conf) {
+        Stagers(PartitionReaderFactory kafka, Staging staging) {
             this.kafka = kafka;
             this.staging = staging;
-            this.conf = conf;
         }
 
         public PartitionReader createReader(InputPartition partition) {
-            return new RangeStager(kafka, ((KafkaRanges.Shared) partition).ranges, staging, conf.value());
+            return new RangeStager(kafka, ((KafkaRanges.Shared) partition).ranges, staging);
         }
     }
 }

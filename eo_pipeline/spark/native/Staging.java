@@ -7,6 +7,7 @@ import java.util.Map;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.util.SerializableConfiguration;
 
 /**
  * What {@link StagedRanges} was asked for by its options.
@@ -40,6 +41,10 @@ class Staging implements Serializable {
     final StructType written;
     final int[] places;
 
+    /** How files are written, and why they are left to Spark; null: they are not. */
+    final SerializableConfiguration conf;
+    final String why;
+
     /** The columns that a row's JSON object is made of, by these options; null: there is no object. */
     final int[] document;
     final Map json;
@@ -57,6 +62,8 @@ class Staging implements Serializable {
         hashed = places(told(options, "hashed"));
         written = (StructType) DataType.fromJson(told(options, "written"));
         places = places(told(options, "places"));
+        conf = StagedFile.settings(options, written);
+        why = StagedFile.leftToSpark(conf.value());
         int[] fields = places(told(options, "document"));
         document = fields.length == 0 ? null : fields;
         json = json(options);
