@@ -29,6 +29,7 @@ _CUSTOMERS = 200
 _KAFKA_PORT, _POSTGRES_PORT = 9092, 5432
 _FLUSH_S = 30.0
 _LOOK_S = 1.0
+_WAITING = 50_000
 
 app = typer.Typer(
     help="Run Kafka (with a topic of orders) and PostgreSQL locally, to try out a pipeline.",
@@ -103,6 +104,8 @@ def _write(bootstrap: str, count: int) -> int:
     failures: list[KafkaError] = []
     producer = Producer({**client, "enable.idempotence": True})
     for number in range(first, first + count):
+        while len(producer) >= _WAITING:  # a client takes 100,000, and a broker may be slower
+            producer.poll(_LOOK_S)
         producer.produce(
             TOPIC,
             _order(number),

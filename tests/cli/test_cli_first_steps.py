@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
 from eo_pipeline import Pipeline
+from eo_pipeline.cli import demo
+from eo_pipeline.embedded.kafka import EmbeddedKafka
 from tests.cli.shell import Shell, eo
 from tests.support.servers import MakeDatabase, MakeTopic
 
@@ -140,3 +145,22 @@ def test_init_keeps_bytes_where_there_is_no_json(eo: Shell, make_topic: MakeTopi
     assert gone.code == 1
     assert not Path("gone.yaml").exists()
     assert eo("init", *kafka).code == 2, "nobody can be asked for the topic"
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_slower_than_its_orders_gets_them_all(
+    eo: Shell, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_order = demo._order
+
+    def frozen_at_ten(number: int) -> bytes:
+        if number == 10:
+            os.kill(kafka.pid, signal.SIGSTOP)
+            threading.Timer(3, os.kill, (kafka.pid, signal.SIGCONT)).start()
+        return make_order(number)
+
+    monkeypatch.setattr(demo, "_order", frozen_at_ten)
+    produced = eo("demo", "produce", "250000", "--bootstrap", kafka.bootstrap_servers)
+    assert "Topic orders has 250,000 records." in produced.out
+    assert demo._written(kafka.bootstrap_servers) == 250_000
+    AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).delete_topics(["orders"])

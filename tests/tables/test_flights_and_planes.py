@@ -355,7 +355,13 @@ class Air:
 
     def _publish(self) -> None:
         """All records, those of each kind spread over the whole."""
-        producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 50})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka,
+                "linger.ms": 50,
+                "queue.buffering.max.messages": 0,  # no limit: the broker may be slower than this
+            }
+        )
         spread_out = [spread(kind, records) for kind, records in values().items()]
         for number, (_, kind, value) in enumerate(heapq.merge(*spread_out)):
             topic, partition = self.topics[kind], number % PARTITIONS
