@@ -13,7 +13,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,10 @@ from eo_pipeline.batch.native_decode import (
     FORMAT,
     RECORD,
     NativeDecoder,
-    hadoop_options,
     read_counts,
     results_of,
+    row_options,
+    staged_rows,
 )
 from eo_pipeline.batch.output import PARQUET, marked, materialize
 from eo_pipeline.batch.read import hide_secrets
@@ -42,7 +43,6 @@ from eo_pipeline.ledger.entry import Checksum
 from eo_pipeline.spark import (
     SPARK_ERRORS,
     interruptible,
-    path_to_write,
     with_known_schema,
 )
 from eo_pipeline.spark.native_jar import FUNCTION_CATALOG, has_source
@@ -184,39 +184,33 @@ class CountedRows:
             parts = _totals(spark, read) + _totals(spark, self._totals)
             self._count(parts)
             return rows, parts
-        with self.to_stage(attempt) as options:
+        with ExitStack() as stack:
             totals = {"eo.totals": f"{read},{self._totals}"}
-            results = results_of(spark, _STAGED, {**options, **totals}, attempt)
+            results = results_of(
+                spark, _STAGED, {**self.to_stage(attempt, stack), **totals}, attempt
+            )
+            stack.pop_all()
         return self.collected(results, attempt)
 
-    @contextmanager
-    def to_stage(self, attempt: Attempt) -> Iterator[dict[str, str]]:
-        """Give the options of a data source that stages the rows in Parquet files of ``attempt``,
-        within the block.
+    def to_stage(self, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
+        """Return the options of a data source that stages the rows in Parquet files of ``attempt``,
+        or in memory. They name a temporary view, which the data source drops; ``stack`` does if it
+        is not read.
         """
-        spark, folder = self.frame.sparkSession, attempt.rows_folder()
+        spark = self.frame.sparkSession
         view = f"_eo_{self._totals.replace('-', '_')}"
         self.frame.createOrReplaceTempView(view)
-        try:
-            yield {
-                "eo.view": view,
-                "eo.row_totals": self._totals,
-                "eo.folder": path_to_write(folder),
-                **hadoop_options(spark, folder),
-            }
-        finally:
-            spark.catalog.dropTempView(view)
+        stack.callback(spark.catalog.dropTempView, view)
+        return {"eo.view": view, "eo.row_totals": self._totals, **row_options(spark, attempt)}
 
     def collected(
-        self, results: Sequence[Row], attempt: Attempt
+        self, results: Sequence[Row], attempt: Attempt | None
     ) -> tuple[StagedTable, Parts] | None:
         """Return what the tasks staged, of their ``results``; see :meth:`stage`."""
         if why := next((row["why"] for row in results if row["why"]), None):
             log.info("Spark stages the rows, because of %s", why)
             return None
-        files = {row["file"] for row in results if row["file"]}
-        schema = to_arrow_schema(self.frame.schema)
-        rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
+        rows = staged_rows(results, to_arrow_schema(self.frame.schema), attempt)
         parts = [json.loads(row["part"]) for row in results if row["part"]]
         self._count(parts)
         return rows, parts

@@ -24,7 +24,6 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from eo_pipeline._lazy import pa, pq
 from eo_pipeline.batch import checksum
 from eo_pipeline.batch.counting import counts, refuse_other_rows
 from eo_pipeline.batch.decode import KAFKA_COLUMN, LINEAGE
@@ -33,10 +32,11 @@ from eo_pipeline.batch.native_decode import (
     NativeDecoder,
     Ordinary,
     Recently,
-    hadoop_options,
     judged,
     read_counts,
     results_of,
+    row_options,
+    staged_rows,
 )
 from eo_pipeline.batch.output import check_names
 from eo_pipeline.batch.validation import refuse_bad
@@ -47,12 +47,11 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.sinks.columns import JSON_OPTIONS, ColumnLimits, JsonRows
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
-    path_to_write,
     with_known_schema,
 )
 from eo_pipeline.spark.native_jar import has_source
 from eo_pipeline.staging.attempt import Attempt
-from eo_pipeline.staging.rows import StagedOutput, StagedTable
+from eo_pipeline.staging.rows import StagedOutput
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ class FastPath:
             **decoder.decode_options(spark, entry, attempt),
             **self._row_options(),
             **file_columns.options(),
-            **_file_options(spark, attempt),
+            **row_options(spark, attempt),
         }
         return Prepared(options, file_columns, decoder)
 
@@ -279,12 +278,7 @@ class FastPath:
     ) -> tuple[StagedOutput, Counts]:
         seen = read_counts(parts)
         refuse_bad(seen, self.source)
-        schema = to_arrow_schema(file_columns.columns)
-        if attempt is None:
-            rows = _in_memory(results, schema)
-        else:
-            files = {row["file"] for row in results if row["file"]}
-            rows = attempt.collect(attempt.rows_folder(), lambda: schema, files)
+        rows = staged_rows(results, to_arrow_schema(file_columns.columns), attempt)
         refuse_other_rows(sum(part["rows"] for part in parts), rows, entry.checkpoint)
         dead, dead_checksum = decoder.dead_letters(parts, seen, attempt)
         hashed = self._hashed()
@@ -292,14 +286,6 @@ class FastPath:
         output = StagedOutput(rows=rows, dead_letters=dead)
         hashes = checksum.checksum(hashed, total) if hashed else None
         return output, counts(seen, output, entry, hashes, dead_checksum)
-
-
-def _in_memory(results: Sequence[Row], schema: pa.Schema) -> StagedTable:
-    """Read the files that the rows hold."""
-    # a dataset, which read_table makes, would load pandas: a fifth of a second in a new process
-    files = [pq.ParquetFile(pa.BufferReader(row["held"])).read() for row in results if row["held"]]
-    tables = [table.cast(schema) for table in files]
-    return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
 
 
 def _holds_flat_rows(limits: ColumnLimits) -> bool:
@@ -329,9 +315,3 @@ def as_json(columns: StructType, form: JsonRows) -> FileColumns:
             written.append(StructField(name, columns[index].dataType, columns[index].nullable))
             of.append(index)
     return FileColumns(StructType(written), tuple(of), extra_options=options)
-
-
-def _file_options(spark: SparkSession, attempt: Attempt | None) -> dict[str, str]:
-    folder = attempt.rows_folder() if attempt else None
-    options = hadoop_options(spark, folder)
-    return options if folder is None else options | {"eo.folder": path_to_write(folder)}

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from eo_pipeline._lazy import pa, pq
 from eo_pipeline.batch import checksum, decode_avro, decode_protobuf
 from eo_pipeline.batch.checksum import HashedRows
 from eo_pipeline.batch.counting import ReadCounts
@@ -417,6 +418,26 @@ def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:
     """Return the options of files in ``folder``, as our data sources take them."""
     options = {**parquet_options(spark), **(options_of(folder) if folder else {})}
     return {f"eo.hadoop.{name}": value for name, value in options.items()}
+
+
+def row_options(spark: SparkSession, attempt: Attempt | None) -> dict[str, str]:
+    """Return the options of the files of rows, as our data sources take them; they are told if
+    there is no ``attempt``.
+    """
+    folder = attempt.rows_folder() if attempt else None
+    options = hadoop_options(spark, folder)
+    return options if folder is None else options | {"eo.folder": path_to_write(folder)}
+
+
+def staged_rows(results: Sequence[Row], schema: pa.Schema, attempt: Attempt | None) -> StagedTable:
+    """Return the rows in the files that the ``results`` of a data source name, or hold."""
+    if attempt is not None:
+        names = {row["file"] for row in results if row["file"]}
+        return attempt.collect(attempt.rows_folder(), lambda: schema, names)
+    # a dataset, which read_table makes, would load pandas: a fifth of a second in a new process
+    files = [pq.ParquetFile(pa.BufferReader(row["held"])).read() for row in results if row["held"]]
+    tables = [table.cast(schema) for table in files]
+    return StagedTable.in_memory(pa.concat_tables(tables) if tables else schema.empty_table())
 
 
 def is_of_one_record(where: str | None) -> bool:

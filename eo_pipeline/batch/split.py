@@ -151,6 +151,8 @@ def split(
         SchemaChangeError: the sink cannot store a column's type.
         PySparkException: the job failed, perhaps because of a condition or a transform.
     """
+    if sum(member.prepared for member in members.values()) < least:
+        return None
     job = f"split-{uuid.uuid4().hex}"
     with ExitStack() as stack:
         ready = {
@@ -176,6 +178,7 @@ def split(
             if name in ready:
                 options |= _of_table(spark, member, ready[name], number)
         results = results_of(spark, FORMAT, options, attempt)
+        stack.pop_all()  # the views are dropped
     by_number: dict[int, list[Row]] = {}
     for row in results:
         by_number.setdefault(row["number"], []).append(row)
@@ -220,7 +223,7 @@ def _planned(
     stager, part, attempt, _ = member
     with table_named(name):
         read = stager.to_split(spark, part, attempt, of_split, member.takes)
-    if read is None or attempt is None:
+    if read is None:
         return None
 
     def collected(results: Sequence[Row]) -> tuple[StagedOutput, Counts] | None:
@@ -228,7 +231,7 @@ def _planned(
 
     decoder = read.source.decoder
     options = decoder.decode_options(spark, part, attempt)
-    return _Ready(decoder, options | stack.enter_context(read.result.to_stage(attempt)), collected)
+    return _Ready(decoder, options | read.result.to_stage(attempt, stack), collected)
 
 
 def _bits(members: Mapping[str, Member]) -> list[str]:

@@ -184,6 +184,8 @@ class Stager:
     as_staged: Callable[[StructType], StructType] | None = None
     #: the checkpoint before had dead letters or unknown fields
     had_bad_records: bool = False
+    #: fetches a small batch by this process
+    fetch: Callable[[KafkaSource, Ranges, str], Fetched | None] = fetched
     #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
     reads_alone: bool = False
     #: which records are the table's, an SQL expression; see :mod:`eo_pipeline.batch.tables`
@@ -254,8 +256,8 @@ class Stager:
             native, schemas = self._stage_by_tasks(spark, by_tasks, entry, attempt)
         if isinstance(native, tuple):
             return native
-        read = fetched_alone if self.reads_alone else fetched
-        small = read(self.source, entry.ranges, entry.pipeline) if few else None
+        fetch = fetched_alone if self.reads_alone else self.fetch
+        small = fetch(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)
         ready = self._agreed(decoded)
@@ -352,7 +354,7 @@ class Stager:
     def _stage_read(
         self, source: DecodedSource, entry: LedgerEntry, attempt: Attempt, mode: str
     ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas | None:
-        read = self._read_rows(source, entry)
+        read = self._read_rows(source, entry, attempt)
         layout, result = read.stager.sink.partition_columns, read.result
         staged = result.stage(attempt, layout, source.totals, mode)
         if staged is None:
@@ -362,7 +364,9 @@ class Stager:
             parts = source.counted()
         return self._outcome(read, rows, parts, entry, attempt)
 
-    def _read_rows(self, source: DecodedSource, entry: LedgerEntry) -> ReadRows:
+    def _read_rows(
+        self, source: DecodedSource, entry: LedgerEntry, attempt: Attempt | None
+    ) -> ReadRows:
         transformed = self.result(source.frame)
         ready = self if self.agree is None else self._agreed_on(transformed)
         hashed = HashedRows.of_result(transformed, ready.sink, lineage=self.lineage)
@@ -372,12 +376,17 @@ class Stager:
             lambda rows: ready._columns(with_known_schema(rows, schema), entry),
             hashed,
             ready._why_by(IS_UTF8)(transformed),
-            self.as_staged,
+            self.as_staged if attempt else None,
         )
         return ReadRows(source, ready, result)
 
     def _outcome(
-        self, read: ReadRows, rows: StagedTable, parts: Parts, entry: LedgerEntry, attempt: Attempt
+        self,
+        read: ReadRows,
+        rows: StagedTable,
+        parts: Parts,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
     ) -> tuple[StagedOutput, Counts] | InvalidRows | ReadSchemas:
         """Return what came of ``rows``, which are staged, by the totals ``parts``."""
         decoder, result, spark = read.source.decoder, read.result, read.source.frame.sparkSession
@@ -415,22 +424,26 @@ class Stager:
             TransformError: the transform raised, or its result cannot be written.
             SchemaChangeError: the sink cannot store a column's type.
         """
-        if attempt is None or self.is_few(entry, attempt) or self.sink.partition_columns:
-            return None
-        if _not_split.has(entry, self.sink):
+        has_many_ranges = len(entry.ranges) > _CONSUMERS and self.is_few(entry, attempt)
+        if self.sink.partition_columns or has_many_ranges or _not_split.has(entry, self.sink):
             return None
         schemas = self.resolvers.of(entry) if self.resolvers else None
         decoder = self._native_decoder(spark, entry, schemas)
-        if decoder is None:
+        if decoder is None or (decoder.judges and attempt is None):  # letters are files
             return None
         decoder = replace(decoder, where=takes)
         tasks = self._tasks(spark, entry.ranges, entry.offsets)
         options = decoder.options(spark, entry, attempt, tasks, self.record_bytes)
-        read = self._read_rows(DecodedSource.of(spark, decoder, {**options, **of_split}), entry)
+        source = DecodedSource.of(spark, decoder, {**options, **of_split})
+        read = self._read_rows(source, entry, attempt)
         return read if read.result.kind == PARQUET else None
 
     def of_split(
-        self, read: ReadRows, results: Sequence[Row], entry: LedgerEntry, attempt: Attempt
+        self,
+        read: ReadRows,
+        results: Sequence[Row],
+        entry: LedgerEntry,
+        attempt: Attempt | None,
     ) -> tuple[StagedOutput, Counts] | None:
         """Return what a job staged of :meth:`to_split`, of the ``results`` of its tasks; None if
         the rows must be staged otherwise. What that needs is remembered.

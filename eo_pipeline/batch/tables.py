@@ -22,7 +22,7 @@ from eo_pipeline.batch.split import read_together
 from eo_pipeline.batch.stage import Stager, table_named
 from eo_pipeline.batch.unknown_fields import NAMES_MAX
 from eo_pipeline.errors import BadRecordError, ConfigError, EoPipelineError, TransformError
-from eo_pipeline.kafka.fetch import fetched_alone, is_of_odd_times
+from eo_pipeline.kafka.fetch import Fetched, fetched, fetched_alone, is_of_odd_times
 from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
@@ -106,6 +106,16 @@ class TablesStager:
                 self._refuse_new(spark, self.appearing, entry)
             self._refuse_rest(entry, counted)
         outputs, counts = {}, {}
+        small: dict[tuple[OffsetRange, ...], Fetched | None] = {}
+
+        def fetch_once(
+            source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str
+        ) -> Fetched | None:
+            key = tuple(ranges)
+            if key not in small:
+                small[key] = fetched(source, ranges, pipeline)
+            return small[key]
+
         for name, part in parts.items():
             taken = counted.taken[name] if counted else name in self._takers
             if not part.ranges or not taken:
@@ -116,7 +126,8 @@ class TablesStager:
                 continue
             files = attempt.of_table(name) if attempt else None
             with table_named(name):
-                outputs[name], counts[name] = self.tables[name].stage(spark, part, files)
+                stager = replace(self.tables[name], fetch=fetch_once)
+                outputs[name], counts[name] = stager.stage(spark, part, files)
             if name not in self._takers:
                 outputs[name] = StagedOutput(dead_letters=outputs[name].dead_letters)
         totals = counted or ReadTotals.of(counts[name] for name in covering or ())

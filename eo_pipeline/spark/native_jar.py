@@ -47,6 +47,7 @@ _SOURCES = (
     "DecodedRanges.java",
     "DecodedRow.java",
     "Decoding.java",
+    "FieldTexts.java",
     "Hashes.java",
     "HeaderTexts.java",
     "HeldFile.java",

@@ -18,7 +18,9 @@ from pyspark.sql import functions as F
 
 from eo_pipeline.batch.split import Split, read_together
 from eo_pipeline.batch.stage import Stager, Transform
+from eo_pipeline.batch.tables import TablesStager
 from eo_pipeline.errors import BadRecordError, TransformError
+from eo_pipeline.kafka.fetch import Fetched, fetched
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.sinks.delta import DeltaSink
 from tests.batch.test_decoded_source import SCHEMA, TRANSFORMS, value
@@ -87,11 +89,12 @@ def stager(world: World, transform: Transform | None = None, **source: Any) -> S
     return replace(of, transform=transform, had_bad_records=True)
 
 
-def together(world: World, stagers: Mapping[str, Stager]) -> Split:
+def together(world: World, stagers: Mapping[str, Stager], *, in_memory: bool = False) -> Split:
     entry = world.entry()
     source = next(iter(stagers.values())).source
     parts = {name: replace(entry) for name in stagers}
-    done = read_together(world.spark, source, stagers, parts, entry, world._attempt())
+    attempt = None if in_memory else world._attempt()
+    done = read_together(world.spark, source, stagers, parts, entry, attempt)
     assert done is not None
     return done
 
@@ -130,6 +133,54 @@ def test_each_record_makes_the_rows_of_all_tables(world: World) -> None:
     assert counts["explode"].rows > RECORDS > counts["filter"].rows > 0
     assert 0 < counts["key"].rows < RECORDS
     assert counts["nothing"].rows == 0
+
+
+def test_few_records_make_the_rows_of_all_tables_in_memory(
+    spark: SparkSession, events: Topic, tmp_path: Path
+) -> None:
+    world = World(spark, events, tmp_path)
+    for number in range(60):
+        world.write([value(number)], number % 4, key=b"abc"[number % 3 :][:1])
+
+    def large(records: DataFrame) -> DataFrame:
+        return records.select(F.repeat(F.lit("large"), 1 << 20).alias("text"), "id", "_kafka")
+
+    stagers = {
+        name: replace(stager(world, transform), had_bad_records=False)
+        for name, transform in {**TASK_BY_TASK, "large": large}.items()
+    }
+    stagers["key"] = replace(stagers["key"], where="key = 'a'")
+    done = together(world, stagers, in_memory=True)
+    # a task holds only so many bytes
+    assert stagers.keys() - done.staged.keys() == {"large"}
+    same(world, done, stagers)
+
+
+def test_few_records_of_which_one_is_bad_are_fetched_once(
+    spark: SparkSession, events: Topic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead letters are files of tasks, so each table is staged by itself."""
+    world = World(spark, events, tmp_path)
+    world.write([*map(value, range(20)), b"no JSON"])
+    stagers = {
+        "derived": replace(stager(world, derived), had_bad_records=False, where="offset < 9"),
+        "filter": replace(stager(world, TRANSFORMS["filter"]), had_bad_records=False),
+    }
+    fetches = []
+
+    def counted(*of: Any) -> Fetched | None:
+        fetches.append(of)
+        return fetched(*of)
+
+    monkeypatch.setattr("eo_pipeline.batch.tables.fetched", counted)
+    tables = TablesStager(stagers["filter"].source, stagers, "ignore")
+    for _ in range(2):
+        output, counts = tables.stage(spark, world.entry(), None)
+        taken = {name: (of.records, of.dead_letters) for name, of in counts.tables.items()}
+        assert taken == {"derived": (9, 0), "filter": (21, 1)}
+        rows = {name: of.rows.rows for name, of in output.tables.items() if of.rows}
+        assert rows == {"derived": 7, "filter": 7}
+    assert len(fetches) == 2
 
 
 @pytest.mark.parametrize("name", ALONE)

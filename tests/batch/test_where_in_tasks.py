@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,8 +106,9 @@ MANY = [
 ]
 
 
-def test_many_tables_take_the_records_that_they_take_by_the_plan(world: World) -> None:
-    stagers = {str(n): lenient(world, where) for n, where in enumerate(MANY)}
+def taken_by_both(world: World, wheres: Sequence[str]) -> Mapping[str, int]:
+    """How many records tables with these conditions take, by the tasks as by the plan."""
+    stagers = {str(n): lenient(world, where) for n, where in enumerate(wheres)}
     entry = world.entry()
     parts = dict.fromkeys(stagers, entry)
     tables = TablesStager(world.stager(SCHEMA).source, stagers, "ignore")
@@ -116,6 +117,75 @@ def test_many_tables_take_the_records_that_they_take_by_the_plan(world: World) -
     plan = tables.count(world.spark, entry.pipeline, entry.ranges, entry.topic_ids)
     assert together.counted["taken"] == plan.taken
     assert together.counted["rest"] == plan.rest
-    assert plan.taken["0"] == plan.taken["10"] > 100
-    assert sum(plan.taken[str(n)] for n in range(11, 71)) > 40
     assert plan.taken["0"] == together.staged["0"][1].records
+    return plan.taken
+
+
+def test_many_tables_take_the_records_that_they_take_by_the_plan(world: World) -> None:
+    taken = taken_by_both(world, MANY)
+    assert taken["0"] == taken["10"] > 100
+    assert sum(taken[str(n)] for n in range(11, 71)) > 40
+
+
+#: Values of which a task reads fields itself, or leaves them to Spark's function.
+VALUES = [
+    b'{"kind": "a", "more": {"kind": "b", "list": [1, -2.5e3, {"x": [true, null]}]}}',
+    b' {"more" : [] , "kind" : "a\\u00e9\\n\\"" }\n',
+    b'{"k\\u0069nd": "a"}',
+    b'{"kind": null, "name": "b"}',
+    b'{"kind": null, "kind": "a"}',
+    b'{"kind": "a", "kind": "b"}',
+    b'{"name": "a", "kind": 7}',
+    b'{"kind": 7.50}',
+    b'{"kind": true}',
+    b'{"kind": {"a": [1, 2.0]}}',
+    b'{"kind": ["a", "b"]}',
+    b'{"kind": "a"} and more',
+    b'{"kind": "a", "more": 01}',
+    b'{"kind": "a", "more": [1,}',
+    b'{"kind": "a", "more": {"x": }',
+    b'{"kind": "a", "more": tru}',
+    b'{"kind": "a", more: 1}',
+    b"{'kind': 'a'}",
+    b'{"kind": "\xff"}',
+    b'{"kind": "a", "more": "\xc3"}',
+    b'{"kind": "a\x01"}',
+    b'{"kind": ""}',
+    b'{"kind": "\\ud83d\\ude00", "name": "\\ud83d"}',
+    b'{"kind": "a", "more": ' + b"[" * 20 + b"]" * 20 + b"}",
+    b'{"more": {}}',
+    b"{}",
+    b"[]",
+    b'["kind", "a"]',
+    b'"a"',
+    b"{",
+    b"}",
+    b"",
+    None,
+]
+
+
+def test_a_field_of_a_value_is_what_spark_makes_of_it(
+    spark: SparkSession, events: Topic, tmp_path: Path
+) -> None:
+    world = World(spark, events, tmp_path)
+    for value in VALUES:
+        world.write([value])
+    kind, name = (f"get_json_object(value, '$.{field}')" for field in ("kind", "name"))
+    rows = spark.createDataFrame([(value,) for value in VALUES], "value binary")
+    texts = rows.select(F.expr(kind.replace("value", "cast(value as string)")).alias("text"))
+    met = sorted({row["text"] for row in texts.collect() if row["text"] is not None})
+    assert {"a", "7", "true", '["a","b"]', 'aé\n"', ""} < {*met}
+    escaped = [text.replace("\\", "\\\\").replace("'", "\\'") for text in met]
+    wheres = [f"{kind} = '{text}'" for text in escaped]
+    wheres += [
+        f"{kind} is null",
+        f"{kind} = 'a' and {name} = 'b'",
+        f"{kind} is null and {name} = 'b'",
+    ]
+    wheres += [f"{name} = '{text}'" for text in "ab"] + [
+        "get_json_object(value, '$.more.kind') = 'b'"
+    ]
+    taken = taken_by_both(world, wheres)
+    assert len(taken) == len(wheres)
+    assert sum(taken.values()) > len(VALUES)

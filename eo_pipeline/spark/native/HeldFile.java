@@ -3,10 +3,20 @@ package eo.pipeline;
 import java.io.IOException;
 import org.apache.parquet.io.OutputFile;
 import org.apache.parquet.io.PositionOutputStream;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 
 /** A file in memory, for what is so little that it is told and not stored. */
 final class HeldFile implements OutputFile {
+    static final long MOST_BYTES = 64L << 20;
+    static final String TOO_MUCH = "more than is held in memory";
+
     private final Held held = new Held();
+
+    /** Bytes of a row, at least. */
+    static long size(InternalRow row) {
+        return row instanceof UnsafeRow ? ((UnsafeRow) row).getSizeInBytes() : 8L * row.numFields();
+    }
 
     byte[] bytes() {
         return held.bytes.toByteArray();

@@ -24,11 +24,13 @@ final class Judge implements Serializable {
 
     private final Seq[] expressions;
     private final Seq[] inputs;
+    private final FieldTexts fields;
     private transient UnsafeProjection[] projections;
 
-    private Judge(Seq[] expressions, Seq[] inputs) {
+    private Judge(Seq[] expressions, Seq[] inputs, FieldTexts fields) {
         this.expressions = expressions;
         this.inputs = inputs;
+        this.fields = fields;
     }
 
     /** Of the view "name"; it is looked for once in each session. */
@@ -60,8 +62,10 @@ final class Judge implements Serializable {
         if (rest.children().nonEmpty()) {
             throw new IllegalArgumentException("records are judged by projections alone, not by " + rest);
         }
-        return new Judge(
-            (Seq[]) expressions.toArray(new Seq[0]), (Seq[]) inputs.toArray(new Seq[0]));
+        Seq[] made = (Seq[]) expressions.toArray(new Seq[0]);
+        Seq[] of = (Seq[]) inputs.toArray(new Seq[0]);
+        FieldTexts fields = FieldTexts.in(made, of);
+        return new Judge(made, of, fields);
     }
 
     /** The expressions of the view's columns. */
@@ -73,7 +77,7 @@ final class Judge implements Serializable {
     Judge withTop(Seq top) {
         Seq[] others = (Seq[]) expressions.clone();
         others[others.length - 1] = top;
-        return new Judge(others, inputs);
+        return new Judge(others, inputs, fields);
     }
 
     /** The view's columns of a record; the row is used again for the next one. */
@@ -85,7 +89,7 @@ final class Judge implements Serializable {
                 projections[i].initialize(0);
             }
         }
-        InternalRow made = record;
+        InternalRow made = fields == null ? record : fields.of(record);
         for (int i = 0; i < projections.length; i++) {
             made = projections[i].apply(made);
         }

@@ -82,6 +82,80 @@ final class OrdinaryScanner {
         return in.at == value.length ? row : null;
     }
 
+    /**
+     * Writes the texts of the fields "names", which are in quotes, from the second place of "found";
+     * null: the field is null or absent. False: some value is left to the parser.
+     */
+    static boolean texts(byte[] value, byte[][] names, Object[] found) {
+        int last = value.length - 1;
+        if (last < 1 || last > LONGEST || value[0] != '{' || value[last] != '}') {
+            return false;
+        }
+        OrdinaryScanner in = new OrdinaryScanner(value);
+        return in.texts(names, found) && in.at == value.length;
+    }
+
+    private boolean texts(byte[][] names, Object[] found) {
+        boolean[] seen = new boolean[names.length];
+        is('{');
+        for (boolean more = !is('}'); more; more = isMore('}')) {
+            blanks();
+            int wanted = 0;
+            while (wanted < names.length && !isWord(names[wanted])) {
+                wanted++;
+            }
+            boolean isWanted = wanted < names.length;
+            if (isWanted ? seen[wanted] : !isName()) {
+                return false;
+            }
+            if (!is(':')) {
+                return false;
+            }
+            if (!isWanted) {
+                if (!isValue(0)) {
+                    return false;
+                }
+                continue;
+            }
+            seen[wanted] = true;
+            blanks();
+            if (!isWord(NULL)) {
+                found[wanted + 1] = text();
+                if (found[wanted + 1] == null) {
+                    return false;
+                }
+            }
+        }
+        return !givenUp;
+    }
+
+    /** Passes over a name without escapes, which might be of the same name as another one. */
+    private boolean isName() {
+        escapes = false;
+        return name() != null && !escapes;
+    }
+
+    /** Passes over a value. */
+    private boolean isValue(int depth) {
+        blanks();
+        byte one = bytes[at];
+        if (one != '{' && one != '[') {
+            return isPlain();
+        }
+        if (depth == FEW) {
+            return false;
+        }
+        at++;
+        char end = one == '{' ? '}' : ']';
+        for (boolean more = !is(end); more; more = isMore(end)) {
+            blanks();
+            if (one == '{' && (name() == null || !is(':')) || !isValue(depth + 1)) {
+                return false;
+            }
+        }
+        return !givenUp;
+    }
+
     /** A name's bytes in a record, with the quotes; null: it would not be read as they are. */
     static byte[] quoted(String name) {
         byte[] quoted = UTF8String.fromString('"' + name + '"').getBytes();

@@ -40,7 +40,6 @@ class RangeStager implements PartitionReader {
 
     private static final long FIRST_DAY =
         java.time.LocalDate.of(OrdinaryJson.EARLIEST_YEAR, 1, 1).toEpochDay();
-    private static final long HELD_BYTES = 64L << 20;
     private static final long ONES = 0x0101010101010101L;
     private static final long HIGHS = ONES * 0x80;
 
@@ -153,8 +152,8 @@ class RangeStager implements PartitionReader {
 
     /** Null, or why it is not staged here. */
     private String staged(InternalRow record, Object[] found) throws IOException {
-        if (staging.folder == null && decoder.bytes() > HELD_BYTES) {
-            return "more than is held in memory";
+        if (staging.folder == null && decoder.bytes() > HeldFile.MOST_BYTES) {
+            return HeldFile.TOO_MUCH;
         }
         if (found == null) {
             return decoder.why();

@@ -6,9 +6,13 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.mapreduce.TaskAttemptID;
 import org.apache.hadoop.mapreduce.TaskType;
 import org.apache.hadoop.mapreduce.task.TaskAttemptContextImpl;
+import org.apache.parquet.hadoop.ParquetWriter;
+import org.apache.parquet.hadoop.api.WriteSupport;
 import org.apache.parquet.hadoop.util.HadoopOutputFile;
+import org.apache.parquet.io.OutputFile;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetOutputWriter;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetWriteSupport;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
@@ -20,12 +24,20 @@ import org.apache.spark.sql.types.StructType;
  */
 abstract class RowFile {
     static RowFile of(Path path, StructType columns, Configuration conf) throws IOException {
+        return isFlat(columns)
+            ? (RowFile) new Flat(HadoopOutputFile.fromPath(path, conf), columns, conf) : new Nested(path, conf);
+    }
+
+    static RowFile of(HeldFile held, StructType columns, Configuration conf) throws IOException {
+        return isFlat(columns) ? (RowFile) new Flat(held, columns, conf) : new NestedHeld(held, conf);
+    }
+
+    private static boolean isFlat(StructType columns) {
+        boolean isFlat = true;
         for (int i = 0; i < columns.size(); i++) {
-            if (!Plain.isPlain(columns.apply(i).dataType())) {
-                return new Nested(path, conf);
-            }
+            isFlat &= Plain.isPlain(columns.apply(i).dataType());
         }
-        return new Flat(path, columns, conf);
+        return isFlat;
     }
 
     abstract void put(InternalRow row) throws IOException;
@@ -48,7 +60,7 @@ abstract class RowFile {
         private final Object[] values;
         private final StagedFile file;
 
-        Flat(Path path, StructType columns, Configuration conf) throws IOException {
+        Flat(OutputFile to, StructType columns, Configuration conf) throws IOException {
             int many = columns.size();
             kinds = new int[many];
             types = new DataType[many];
@@ -59,7 +71,7 @@ abstract class RowFile {
                 kinds[i] = Plain.kind(types[i]);
                 indexes[i] = i;
             }
-            file = new StagedFile(HadoopOutputFile.fromPath(path, conf), columns, conf);
+            file = new StagedFile(to, columns, conf);
         }
 
         void put(InternalRow row) throws IOException {
@@ -114,6 +126,40 @@ abstract class RowFile {
             if (writer != null) {
                 writer.close();
             }
+        }
+    }
+
+    static final class NestedHeld extends RowFile {
+        private final ParquetWriter writer;
+
+        NestedHeld(HeldFile held, Configuration conf) throws IOException {
+            writer = new Builder(held).withConf(conf).build();
+        }
+
+        void put(InternalRow row) throws IOException {
+            writer.write(row);
+        }
+
+        void finish() throws IOException {
+            writer.close();
+        }
+
+        void close() throws IOException {
+            writer.close();
+        }
+    }
+
+    private static final class Builder extends ParquetWriter.Builder {
+        Builder(OutputFile to) {
+            super(to);
+        }
+
+        protected ParquetWriter.Builder self() {
+            return this;
+        }
+
+        protected WriteSupport getWriteSupport(Configuration conf) {
+            return new ParquetWriteSupport();
         }
     }
 }

@@ -50,7 +50,7 @@ final class SplitTables implements Serializable {
             }
             decoders[i] = decoded == null ? -1 : ((Integer) alike.get(decoded)).intValue();
             if (told(i, "view") != null) {
-                queries[i] = session.table(told(i, "view")).queryExecution();
+                queries[i] = StagedRows.plan(session, told(i, "view"));
                 queries[i].optimizedPlan();
             } else if (decoded != null) {
                 stagings[i] = new Staging(options[i]);

@@ -88,9 +88,11 @@ final class Splitter {
     private Object[] planned(int number, TaskContext context, Partition of) throws IOException {
         SplitTables.TablePlan plan = tables.plans[number];
         boolean isStaged = decoders[number].decoder.why() == null && planned[number].rows > 0;
-        String file = isStaged ? plan.writer.staged(context, plan.rows.iterator(of, context)) : null;
+        Object[] staged = isStaged
+            ? plan.writer.staged(context, plan.rows.iterator(of, context)) : new Object[3];
         return new Object[] {
-            new Integer(number), null, file, null, Totals.json(decoders[number].counted(number))};
+            new Integer(number), staged[0], staged[1], staged[2],
+            Totals.json(decoders[number].counted(number))};
     }
 
     private void read(InputPartition range, TaskContext context) throws IOException {

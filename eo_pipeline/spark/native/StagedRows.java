@@ -88,7 +88,7 @@ public class StagedRows implements TableProvider {
 
         public InternalRow[] rows() {
             SparkSession session = (SparkSession) SparkSession.active();
-            QueryExecution plan = session.table(told("view")).queryExecution();
+            QueryExecution plan = plan(session, told("view"));
             Writer writer = Writer.of(options, plan.analyzed().schema());
             String why = writer.leftToSpark(plan);
             if (why != null) {
@@ -120,6 +120,13 @@ public class StagedRows implements TableProvider {
             return new GenericInternalRow(new Object[] {
                 UTF8String.fromString(why), UTF8String.fromString(file), UTF8String.fromString(part)});
         }
+    }
+
+    /** The plan of a temporary view, which is no more. */
+    static QueryExecution plan(SparkSession session, String view) {
+        QueryExecution plan = session.table(view).queryExecution();
+        session.sessionState().catalog().dropTempView(view);
+        return plan;
     }
 
     /** Whether a plan has metrics, which Spark gives of a plan that is an action itself alone. */
@@ -156,6 +163,7 @@ public class StagedRows implements TableProvider {
     static class Writer extends scala.runtime.AbstractFunction2 implements Serializable {
         private static final int OFTEN = 1023;
 
+        /** Null: files are held. */
         private final String folder;
         private final StructType columns;
         private final SerializableConfiguration conf;
@@ -181,6 +189,9 @@ public class StagedRows implements TableProvider {
 
         /** Once, and not by each task; where folders are things of their own. */
         void begin() {
+            if (folder == null) {
+                return;
+            }
             Path path = new Path(folder);
             try {
                 FileSystem files = path.getFileSystem(conf.value());
@@ -194,22 +205,34 @@ public class StagedRows implements TableProvider {
 
         public Object apply(Object context, Object rows) {
             try {
-                return staged((TaskContext) context, (scala.collection.Iterator) rows);
+                return staged((TaskContext) context, (scala.collection.Iterator) rows)[1];
             } catch (IOException error) {
                 throw new java.io.UncheckedIOException(error);
             }
         }
 
-        String staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
+        /** Why the rows are not staged, the name of their file, and the file itself if there is no
+            folder for it; of no rows three times null. */
+        Object[] staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
             if (!rows.hasNext()) {
-                return null;
+                return new Object[3];
             }
-            String name = "part-" + context.partitionId() + "-" + UUID.randomUUID() + ".parquet";
-            RowFile file = RowFile.of(new Path(folder, name), columns, conf.value());
+            HeldFile held = folder == null ? new HeldFile() : null;
+            String name = held != null
+                ? null : "part-" + context.partitionId() + "-" + UUID.randomUUID() + ".parquet";
+            RowFile file = held != null
+                ? RowFile.of(held, columns, conf.value())
+                : RowFile.of(new Path(folder, name), columns, conf.value());
             long written = 0;
+            long bytes = 0;
             try {
                 while (rows.hasNext()) {
-                    file.put((InternalRow) rows.next());
+                    InternalRow row = (InternalRow) rows.next();
+                    file.put(row);
+                    bytes += HeldFile.size(row);
+                    if (held != null && bytes > HeldFile.MOST_BYTES) {
+                        return new Object[] {HeldFile.TOO_MUCH, null, null};
+                    }
                     if ((written++ & OFTEN) == 0) {
                         context.killTaskIfInterrupted();
                     }
@@ -220,7 +243,7 @@ public class StagedRows implements TableProvider {
             }
             OutputMetrics metrics = context.taskMetrics().outputMetrics();
             metrics.setRecordsWritten(metrics.recordsWritten() + written);
-            return name;
+            return new Object[] {null, name, held == null ? null : held.bytes()};
         }
     }
 }
