@@ -421,8 +421,8 @@ def hadoop_options(spark: SparkSession, folder: Place | None) -> dict[str, str]:
 
 
 def row_options(spark: SparkSession, attempt: Attempt | None) -> dict[str, str]:
-    """Return the options of the files of rows, as our data sources take them; they are told if
-    there is no ``attempt``.
+    """Return the options of the files of rows, as our data sources take them; without an
+    ``attempt`` their tasks return the files.
     """
     folder = attempt.rows_folder() if attempt else None
     options = hadoop_options(spark, folder)

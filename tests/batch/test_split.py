@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -19,13 +20,15 @@ from pyspark.sql import functions as F
 from eo_pipeline.batch.split import Split, read_together
 from eo_pipeline.batch.stage import Stager, Transform
 from eo_pipeline.batch.tables import TablesStager
+from eo_pipeline.embedded.spark import EmbeddedSpark
 from eo_pipeline.errors import BadRecordError, TransformError
 from eo_pipeline.kafka.fetch import Fetched, fetched
 from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.spark import SparkSettings
 from tests.batch.test_decoded_source import SCHEMA, TRANSFORMS, value
 from tests.batch.test_fast_path import Staged, World, spark
-from tests.support.engine import Topic
+from tests.support.engine import Topic, spark_jars
 
 __all__ = ["spark"]
 
@@ -63,6 +66,12 @@ def with_its_names(records: DataFrame) -> DataFrame:
     return records.join(F.broadcast(names), "name")
 
 
+def of_a_range(records: DataFrame) -> DataFrame:
+    """As many tasks as read, but of other rows."""
+    numbers = records.sparkSession.range(0, RECORDS, 1, 2)
+    return numbers.join(F.broadcast(records.where("_kafka.partition = 0")), "id")
+
+
 def never(records: DataFrame) -> DataFrame:
     return records.where(F.lit(False))
 
@@ -70,6 +79,7 @@ def never(records: DataFrame) -> DataFrame:
 #: Whose plans need records of other tasks, or none.
 ALONE = {name: TRANSFORMS[name] for name in ("shuffle", "twice", "one task", "sorted")} | {
     "its names": with_its_names,
+    "of a range": of_a_range,
     "never": never,
 }
 
@@ -246,6 +256,51 @@ def test_a_record_that_needs_a_judge_is_left_to_the_table(world: World) -> None:
         done = read_together(*read)
         assert done is not None
         assert done.staged.keys() == expected
+
+
+#: Of a task's memory 15 pages of 2 MB and what lists their rows leave 32 KB: too little for a sort.
+LITTLE_MEMORY = {
+    "spark.testing.memory": str(2 * (15 * 2**21 + 2**18 + 2**15)),
+    "spark.testing.reservedMemory": "0",
+    "spark.memory.fraction": "0.5",
+    "spark.memory.storageFraction": "0",
+    "spark.buffer.pageSize": "2m",
+    "spark.log.level": "INFO",
+}
+
+
+def ordered(records: DataFrame) -> DataFrame:
+    return records.sortWithinPartitions("name")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [9_000, 40_000], ids=["nearly all memory", "more than memory"])
+def test_rows_that_are_held_leave_memory_to_the_plans(
+    events: Topic, tmp_path: Path, count: int
+) -> None:
+    """A plan that sorts needs some, and cannot have the held rows moved to the disk."""
+    local = tmp_path / "local"
+    settings = {**LITTLE_MEMORY, "spark.local.dir": str(local)}
+    jars = spark_jars()
+    with EmbeddedSpark(
+        tmp_path / "spark", jars=jars, cores="1", memory="1g", settings=settings
+    ) as server:
+        session = SparkSettings(remote=server.remote).session()
+        small = World(session, events, tmp_path)
+        chance = random.Random(1)
+        small.write(
+            b'{"id": %d, "name": "%s"}' % (n, chance.randbytes(1_500).hex().encode())
+            for n in range(count)
+        )
+        transforms = {"ordered": ordered, "python": TRANSFORMS["python"]}
+        stagers = {name: stager(small, made) for name, made in transforms.items()}
+        done = together(small, stagers)
+        assert done.staged.keys() == stagers.keys()
+        same(small, done, stagers)
+        session.stop()
+        log = "".join(file.read_text() for file in (tmp_path / "spark").glob("*.log"))
+        assert "spilling sort data" in log
+        assert not [file for file in local.rglob("temp_*") if file.is_file()]
 
 
 AVRO = {

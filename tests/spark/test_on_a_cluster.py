@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.spark.cluster_jobs import TRANSFORMS, Job, PostgresTable
 from tests.support.chaos import rest_is_chaos
 from tests.support.clusters import Cluster
+from tests.support.engine import Bench
 from tests.support.servers import wait_until
 
 IN_DELTA = pytest.mark.parametrize("job", ["delta"], indirect=True)
@@ -63,31 +66,41 @@ def test_one_read_fills_several_tables_over_connect(
     """Executors decode the records, and run each table's transform over its own."""
     alone: list[str] = []
     monkeypatch.setattr(Stager, "stage", lambda stager, *_: alone.append(stager.sink.table_name))
-    config = {**job.bench.config, **cluster.over_connect()}
-    config["sink"] = {k: v for k, v in config["sink"].items() if k != "table"}
-    config["tables"] = [
+    job.bench.topic.write(3_000, partitions=range(4))
+    report = Pipeline.from_config(halves(job, "by_a_module", cluster.over_connect())).run()
+    assert alone == []
+    assert (report.head.version, report.head.counts.rows_total) == (3, 3_000)
+    names = halves_hold_once(job)
+    assert all(name == name.upper() for name in names)
+
+
+def halves(job: Job, transform: str, where: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a document of two tables that have half of the records each."""
+    sink = {k: v for k, v in job.bench.config["sink"].items() if k != "table"}
+    tables = [
         {
             "name": f"half_{half}",
             "where": f"offset % 2 = {half}",
-            "transform": f"{TRANSFORMS}:by_a_module",
+            "transform": f"{TRANSFORMS}:{transform}",
         }
         for half in (0, 1)
     ]
-    job.bench.topic.write(3_000, partitions=range(4))
-    report = Pipeline.from_config(config).run()
-    assert alone == []
-    assert (report.head.version, report.head.counts.rows_total) == (3, 3_000)
+    return {**job.bench.config, **where, "sink": sink, "tables": tables, **more}
+
+
+def halves_hold_once(job: Job) -> list[str]:
+    """Return the names in both tables, which have each record once between them."""
     assert isinstance(job.table, PostgresTable)
-    rows = {
-        (*place, half)
+    columns = "_eo_topic, _eo_partition, _eo_offset, name"
+    rows = [
+        (*row, half)
         for half in (0, 1)
-        for *place, name in job.table.query(
-            f"select _eo_topic, _eo_partition, _eo_offset, name from half_{half}"
-        )
-        if name == name.upper()
-    }
-    assert rows == {(*place, place[-1] % 2) for place in job.bench.topic.written}
+        for row in job.table.query(f"select {columns} from half_{half}")
+    ]
+    found = Counter((*place, half) for *place, _, half in rows)
+    assert found == Counter((*place, place[-1] % 2) for place in job.bench.topic.written)
     assert job.staged() == []
+    return [row[3] for row in rows]
 
 
 @pytest.fixture
@@ -176,6 +189,24 @@ def test_what_dies_of_the_cluster_costs_a_run_nothing_but_time(
     assert job.staged() == []
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("job", ["postgres"], indirect=True)
+def test_what_dies_while_a_task_makes_the_rows_of_several_tables_counts_once(
+    job: Job, cluster: Cluster
+) -> None:
+    """A task is tried again when it has the rows of one table, and not yet those of the other."""
+    job.bench.topic.write(120, partitions=range(4))
+    pipeline = Pipeline.from_config(halves(job, "slowly", cluster.over_connect()))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(pipeline.run)
+        wait_until(lambda: len(cluster.begun()) > 2 or running.done())
+        killed_executor(cluster)
+        report = running.result(240)
+    halves_hold_once(job)
+    assert (report.head.counts.records, report.head.counts.rows) == (120, 120)
+    assert pipeline.audit().passed
+
+
 @IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 def test_a_connect_server_that_dies_takes_the_run_with_it_and_the_next_one_is_exact(
@@ -232,17 +263,39 @@ SPECULATING = {
 @IN_EACH_BY_CHAOS
 @pytest.mark.chaos
 def test_of_a_task_that_is_tried_twice_one_attempt_is_published(job: Job, cluster: Cluster) -> None:
-    """Scenario: one executor is frozen in the midst of a task, another one takes that over. The
+    job.bench.topic.write(80, partitions=range(4))
+    where = {**cluster.with_a_driver(**SPECULATING), "transform": f"{TRANSFORMS}:slowly"}
+    try_tasks_twice(replace(job.bench, config={**job.bench.config, **where}), cluster)
+    job.table.assert_holds_once(job.bench.topic.written)
+    job.bench.topic.write(20)
+    job.bench.pipeline(**cluster.over_connect()).run()
+    job.table.assert_holds_once(job.bench.topic.written)
+    assert job.staged() == []
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("job", ["postgres"], indirect=True)
+def test_of_a_task_of_several_tables_that_is_tried_twice_one_attempt_is_published(
+    job: Job, cluster: Cluster
+) -> None:
+    job.bench.topic.write(80, partitions=range(4))
+    config = halves(job, "slowly", cluster.with_a_driver(**SPECULATING))
+    try_tasks_twice(replace(job.bench, config=config), cluster)
+    job.bench.topic.write(20)
+    pipeline = Pipeline.from_config(halves(job, "by_a_module", cluster.over_connect()))
+    assert pipeline.run().head.counts.rows_total == 100
+    halves_hold_once(job)
+    assert pipeline.audit().passed
+
+
+def try_tasks_twice(bench: Bench, cluster: Cluster) -> None:
+    """Run the pipeline, in two checkpoints of a topic with 80 records.
+
+    Scenario: one executor is frozen in the midst of a task, another one takes that over. The
     frozen one goes on when its checkpoint has been committed and the next is under way.
     """
-    job.bench.topic.write(80, partitions=range(4))
     known = {each.pid for each in cluster.executors()}
-    where = {**cluster.with_a_driver(**SPECULATING), "transform": f"{TRANSFORMS}:slowly"}
-    run = job.bench.run_in_a_process(
-        environment=cluster.environment,
-        source={"max_records": 40},
-        **where,
-    )
+    run = bench.run_in_a_process(environment=cluster.environment, source={"max_records": 40})
     assert run.stdout is not None
     started = json.loads(run.stdout.readline())
     assert started["version"] == 0
@@ -255,10 +308,5 @@ def test_of_a_task_that_is_tried_twice_one_attempt_is_published(job: Job, cluste
         frozen.resume()
     out, err = run.communicate(timeout=240)
     assert out.endswith("done\n"), err
-    job.table.assert_holds_once(job.bench.topic.written)
     # the frozen one may have gone on for a while after the last commit
     wait_until(lambda: all(each.pid in known for each in cluster.executors()))
-    job.bench.topic.write(20)
-    job.bench.pipeline(**cluster.over_connect()).run()
-    job.table.assert_holds_once(job.bench.topic.written)
-    assert job.staged() == []

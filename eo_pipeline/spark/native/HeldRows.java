@@ -1,63 +1,76 @@
 package eo.pipeline;
 
-import java.util.Arrays;
+import java.io.IOException;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
+import org.apache.spark.memory.TaskMemoryManager;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
-import org.apache.spark.sql.execution.ExternalAppendOnlyUnsafeRowArray;
+import org.apache.spark.util.collection.unsafe.sort.UnsafeExternalSorter;
+import org.apache.spark.util.collection.unsafe.sort.UnsafeSorterIterator;
 
 /**
  * Rows of several kinds that a task holds until the plans of its tables read them: in Spark's memory,
  * and on disk if that is short. All kinds are held together, since each of them would take a page of
- * the memory, and with more kinds than pages every row could be spilled.
+ * the memory, and with more kinds than pages every row could be spilled. They go when the task ends.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
 final class HeldRows {
-    /** Rows that are objects of their own, of whatever size; more of them are in pages. */
-    private static final int OBJECTS = 256;
+    private static final int FIRST = 1024;
 
-    private final ExternalAppendOnlyUnsafeRowArray rows =
-        new ExternalAppendOnlyUnsafeRowArray(OBJECTS, Integer.MAX_VALUE);
+    /** Pages of memory that the plans can have, of the sixteen or so that are a task's. */
+    private static final int OF_PLANS = 4;
 
-    /** The kind of each row, in the rows' order. */
-    private int[] kinds = new int[OBJECTS];
+    private final TaskMemoryManager memory;
 
-    void put(int kind, UnsafeRow row) {
-        if (rows.length() == kinds.length) {
-            kinds = Arrays.copyOf(kinds, 2 * kinds.length);
-        }
-        kinds[rows.length()] = kind;
-        rows.add(row);
+    /** It sorts nothing; the prefix of a row is its kind. */
+    private final UnsafeExternalSorter rows;
+
+    HeldRows() {
+        TaskContext context = TaskContext.get();
+        SparkEnv env = SparkEnv.get();
+        memory = context.taskMemoryManager();
+        rows = UnsafeExternalSorter.create(
+            memory, env.blockManager(), env.serializerManager(), context, null, null, FIRST,
+            memory.pageSizeBytes(), Integer.MAX_VALUE, false);
     }
 
-    void close() {
-        rows.clear();
+    void put(int kind, UnsafeRow row) throws IOException {
+        rows.insertRecord(
+            row.getBaseObject(), row.getBaseOffset(), row.getSizeInBytes(), kind, false);
+    }
+
+    /** All rows are put. While they are read no plan can have them spilled, so this may do it. */
+    void finish() {
+        rows.freeMemory(rows.acquireMemory(OF_PLANS * memory.pageSizeBytes()));
     }
 
     /** Reads the rows of a kind, which have so many columns, from the first one. */
     PartitionReader reader(int kind, int columns) {
-        return new Reader(rows.generateIterator(), kinds, kind, columns);
+        try {
+            return new Reader(rows.getIterator(0), kind, columns);
+        } catch (IOException error) {
+            throw new java.io.UncheckedIOException(error);
+        }
     }
 
     static class Reader implements PartitionReader {
-        private final scala.collection.Iterator rows;
-        private final int[] kinds;
+        private final UnsafeSorterIterator rows;
         private final int kind;
         private final UnsafeRow row;
-        private int next;
 
-        Reader(scala.collection.Iterator rows, int[] kinds, int kind, int columns) {
+        Reader(UnsafeSorterIterator rows, int kind, int columns) {
             this.rows = rows;
-            this.kinds = kinds;
             this.kind = kind;
             row = new UnsafeRow(columns);
         }
 
-        public boolean next() {
+        public boolean next() throws IOException {
             while (rows.hasNext()) {
-                UnsafeRow found = (UnsafeRow) rows.next();
-                if (kinds[next++] == kind) {
-                    row.pointTo(found.getBaseObject(), found.getBaseOffset(), found.getSizeInBytes());
+                rows.loadNext();
+                if (rows.getKeyPrefix() == kind) {
+                    row.pointTo(rows.getBaseObject(), rows.getBaseOffset(), rows.getRecordLength());
                     return true;
                 }
             }
@@ -69,7 +82,7 @@ final class HeldRows {
         }
 
         public void close() {
-            // the task closes what it holds
+            // the task still holds them
         }
     }
 }

@@ -4,11 +4,13 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.Dependency;
 import org.apache.spark.OneToOneDependency;
+import org.apache.spark.Partition;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceRDDPartition;
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeLike;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Seq;
@@ -102,6 +104,11 @@ final class Split {
             return false;
         }
         Seq parents = rows.dependencies();
+        if (parents.isEmpty()) {
+            Partition first = rows.partitions()[0];
+            return first instanceof DataSourceRDDPartition
+                && ((DataSourceRDDPartition) first).inputPartitions().contains(parts[0]);
+        }
         for (int i = 0; i < parents.size(); i++) {
             Dependency parent = (Dependency) parents.apply(i);
             if (!(parent instanceof OneToOneDependency) || !isTaskByTask(parent.rdd())) {

@@ -71,6 +71,7 @@ final class Splitter {
         for (int i = 0; i < part.ranges.length; i++) {
             read(part.ranges[i], context);
         }
+        held.finish();
         ArrayList told = new ArrayList();
         told.add(new Object[] {new Integer(-1), null, null, null, Totals.json(counted())});
         for (int i = 0; i < decoders.length; i++) {
@@ -182,7 +183,6 @@ final class Splitter {
                 stagers[i].close();
             }
         }
-        held.close();
     }
 
     /** Holds the rows that the plans of some tables read, all of the same columns. */
@@ -200,7 +200,7 @@ final class Splitter {
             projection = UnsafeProjection.create(columns);
         }
 
-        void put(Object[] values, InternalRow record) {
+        void put(Object[] values, InternalRow record) throws IOException {
             held.put(kind, projection.apply(row.of(values, record)));
             rows++;
         }
