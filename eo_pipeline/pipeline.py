@@ -732,7 +732,11 @@ class Pipeline(Changes, Settings):
         """
         if name is None:
             return session, self.sink
-        topics = {table.name: table.source.topics for table in self.tables if table.source}
+        topics = {
+            table.name: table.source.topics
+            for table in self.tables
+            if table.source and not table.takes_rest
+        }
         if name not in topics or not isinstance(self.sink, TablesSink):
             known = f"its tables are {', '.join(topics)}" if topics else "it fills one table"
             raise ConfigError(f"Pipeline {self.name!r} has no table {name!r}: {known}.")

@@ -237,6 +237,7 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
     if "topic_pattern" not in source:
         common["topics"] = topics
     common |= {"value_format": "raw"}
+    together: dict[str, Any] = {"members": members}
     if config.get("rest") == "dead_letter":
         with _located(errors, "rest"):
             limit = {k: v for k, v in source.items() if k == "dead_letter_limit"}
@@ -248,14 +249,16 @@ def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
             rest = _rest(f"{config.get('name')}{REST_SUFFIX}", common | limit, taken)
             tables.append(rest)
             members[rest.name] = _without_rows(store, sink, config, rest.name)
+            together["rest"] = rest.name
     with _located(errors, "tables"):
         # a table that appeared stays when its topic is read no more
-        named = [template] if template else tables
-        _refuse_names(named, one_or_more(topics) if "topic_pattern" not in source else None)
-        together: dict[str, Any] = {"members": members}
+        read_by = [template] if template else tables
+        _refuse_topics(read_by, one_or_more(topics) if "topic_pattern" not in source else None)
+        holder = f"{config.get('name')}{EACH_SUFFIX}"
+        _refuse_names([*(table.name for table in tables), *([holder] if template else [])])
         if template:
-            holder = _without_rows(store, sink, config, f"{config.get('name')}{EACH_SUFFIX}")
-            together["appearing"] = template.appearing(holder, appeared)
+            ledger = _without_rows(store, sink, config, holder)
+            together["appearing"] = template.appearing(ledger, appeared)
         into = TablesSink.model_validate(together)
     if errors:
         raise ValidationError.from_exception_data("tables", errors)
@@ -324,11 +327,17 @@ def _named(tables: Sequence[Table]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(topic for table in tables for topic in table.topics))
 
 
-def _refuse_names(tables: Sequence[Table], topics: Sequence[str] | None) -> None:
-    """Return if no two tables have one name, and the source reads the topics of each."""
-    names = [table.name for table in tables]
+def _refuse_names(names: Sequence[str]) -> None:
+    """Return if no two tables have one name; also not that of the rest, or of the ledger."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two tables have the name {', '.join(twice)}")
+        raise ValueError(
+            f"two tables have the name {', '.join(twice)}; the pipeline's name with {REST_SUFFIX} "
+            f"is that of rest: dead_letter, with {EACH_SUFFIX} that of each's ledger"
+        )
+
+
+def _refuse_topics(tables: Sequence[Table], topics: Sequence[str] | None) -> None:
+    """Return if the source reads the topics of each table."""
     for table in tables:
         if topics is not None and (others := sorted({*table.topics} - {*topics})):
             raise ValueError(

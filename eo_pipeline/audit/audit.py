@@ -84,7 +84,7 @@ class Audit:
                     lambda: unverified_head(self.steps.session),
                     last,
                     files.folder / "rows.parquet",
-                    self._say,
+                    self.say,
                 )
             with self._timed("values"):
                 values = self._values(snapshot, files)
@@ -92,7 +92,8 @@ class Audit:
                 evidence = self._evidence(snapshot, files)
         return self._report(replace(evidence, values=values), last)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Tell what is being done."""
         current().says(f"{self.steps.pipeline}: {text}")
         self.progress(text)
 
@@ -105,7 +106,7 @@ class Audit:
         if snapshot.is_damaged:
             return not_compared(snapshot.checkpoints, "the ledger is not what was committed")
         steps = self.steps
-        self._say("reading what the table's rows hold")
+        self.say("reading what the table's rows hold")
         reader = ValueReader(steps.session, steps.spark, steps.pipeline, files)
         keeps = steps.sink.keeps_every_row
         values = reader.values(snapshot.checkpoints, keeps_every_row=keeps)
@@ -179,7 +180,7 @@ class Audit:
         them.
         """
         offsets = sum(coverage.readable.values())
-        self._say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
+        self.say(f"reading {offsets:,} offsets of {len(snapshot.checkpoints):,} checkpoints again")
         tallies = compare.everything(coverage.spans)
         # with a registry the columns too may differ between checkpoints
         kinds_to_repeat = BY_TRANSFORM | {RowKind.BAD} if self.steps.resolvers else BY_TRANSFORM
@@ -188,7 +189,7 @@ class Audit:
         }
         remaining = iter(sorted(_spans(held, differing).items()))
         while group := dict(islice(remaining, ONE_BY_ONE)):
-            self._say(f"comparing checkpoints {min(group)} to {max(group)} one by one")
+            self.say(f"comparing checkpoints {min(group)} to {max(group)} one by one")
             tallies.update(compare.one_by_one(group))
         return tallies
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from eo_pipeline.audit.audit import Audit
 from eo_pipeline.audit.report import (
@@ -18,8 +18,10 @@ from eo_pipeline.audit.report import (
 )
 from eo_pipeline.batch.tables import TablesStager
 from eo_pipeline.errors import NothingToDoError
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.ledger.history import Checkpoint, checkpoints, spans
 from eo_pipeline.runs.checkpoint import RunContext
+from eo_pipeline.sinks.session import SinkSession
 from eo_pipeline.storage.paths import Place
 
 
@@ -33,9 +35,12 @@ def audit_tables(
         raise NothingToDoError(
             f"Pipeline {context.pipeline!r}: no table has appeared yet, there is nothing to audit."
         )
-    reports = {
-        name: Audit(context.of_table(name), staging, progress).run(last) for name in context.tables
-    }
+    context = replace(context, session=cast("SinkSession", _ReadOnce(context.session)))
+    reports = {}
+    for name in context.tables:
+        audit = Audit(context.of_table(name), staging, progress)
+        audit.say(f"looking at table {name}")
+        reports[name] = audit.run(last)
     findings, proved, not_proved = _rest(context, reports, progress)
     first = next(iter(reports.values()))
     merged = _merged(reports.values())
@@ -52,6 +57,24 @@ def audit_tables(
         seconds=_sums(report.seconds for report in reports.values()),
         tables=reports,
     )
+
+
+class _ReadOnce:
+    """A session whose history is read once for all tables, as long as its head stays."""
+
+    def __init__(self, session: SinkSession) -> None:
+        self._session = session
+        self._entries: dict[Any, list[LedgerEntry]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def history(self, since: int = 0) -> Iterator[LedgerEntry]:
+        head = self._session.head()
+        key = since, head and head.id
+        if key not in self._entries:
+            self._entries[key] = [*self._session.history(since)]
+        return iter(self._entries[key])
 
 
 def _rest(

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -42,6 +42,7 @@ from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.sinks.sql.config import LEDGER_TABLE
+from eo_pipeline.sinks.tables import TablesSink
 from eo_pipeline.spark import CONNECTOR, JARS_VARIABLE, TESTED_WITH
 from eo_pipeline.spark.connector import is_left_to_spark, must_download
 from eo_pipeline.spark.java import find_java
@@ -364,14 +365,15 @@ SELECT current_user,
        has_schema_privilege(coalesce(%(schema)s, current_schema()), 'CREATE')
 """
 _TABLE = """
-SELECT c.relname, p.name
-FROM pg_class c, unnest(%(privileges)s::text[]) AS p(name)
+SELECT string_agg(p.name, ', ' ORDER BY p.position) || ' ON ' || c.oid::regclass
+FROM pg_class c, unnest(%(privileges)s::text[]) WITH ORDINALITY AS p(name, position)
 WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
   AND c.relname = ANY(%(tables)s) AND c.relkind IN ('r', 'p')
   AND NOT has_table_privilege(c.oid, p.name)
+GROUP BY c.oid ORDER BY c.relname
 """
 _THERE = """
-SELECT count(*) FROM pg_class c
+SELECT c.relname FROM pg_class c
 WHERE c.relnamespace = coalesce(%(schema)s, current_schema())::regnamespace
   AND c.relname = ANY(%(tables)s)
 """
@@ -390,24 +392,33 @@ def sink_checks(pipeline: Pipeline) -> list[Check]:
         rest = (skipped(name, reason) for name in ("write", "ledger", "receipts", "manifests"))
         return [fail("sink", str(error), remedy), *rest]
     location = ", ".join(f"{k} {v}" for k, v in pipeline.sink.describe().items())
+    appeared = newest[-1].values if isinstance(newest, list) and newest else ()
     return [
         ok("sink", f"{location}; {pipeline.sink.guarantee.value}"),
-        examined("write", lambda: _writable(pipeline.sink), "Grant it to the sink's user."),
+        examined(
+            "write", lambda: _writable(pipeline.sink, appeared), "Grant it to the sink's user."
+        ),
         examined("ledger", lambda: _ledger(pipeline, newest), "See above."),
         examined("receipts", lambda: _receipts(pipeline), "See docs/exactly-once.md."),
         examined("manifests", lambda: _manifests(pipeline), "See docs/exactly-once.md."),
     ]
 
 
-def _writable(sink: Sink) -> Check:
-    """Check the permissions, as far as possible without writing."""
-    if isinstance(sink, PostgresSink):
-        return _postgres(sink)
+def _writable(sink: Sink, appeared: Iterable[str]) -> Check:
+    """Check the permissions, as far as possible without writing; also on tables that appeared."""
+    first, with_rows, members = sink, [sink], [sink]
+    if isinstance(sink, TablesSink):
+        first = sink.first
+        with_rows, members = [*sink.with_rows.values()], [*sink.members.values()]
+    if isinstance(first, PostgresSink):
+        tables = [*(s.target.name for s in with_rows if isinstance(s, PostgresSink)), *appeared]
+        letters = [s.dead_letters.name for s in members if isinstance(s, PostgresSink)]
+        return _postgres(first, [*tables, LEDGER_TABLE, *letters])
     root = getattr(sink, "root", None)
     if not isinstance(root, Path):
         remedy = "The first run will show; nothing is lost if permission is missing."
         return warn(
-            "write", f"a {sink.describe()['kind']} sink does not report permissions", remedy
+            "write", f"the {sink.describe()['kind']} sink does not report permissions", remedy
         )
     return _folder_writable(root)
 
@@ -419,8 +430,7 @@ def _folder_writable(path: Path) -> Check:
     return fail("write", f"{existing} may not be written by this user", "Change its permissions.")
 
 
-def _postgres(sink: PostgresSink) -> Check:
-    tables = [sink.target.name, LEDGER_TABLE, sink.dead_letters.name]
+def _postgres(sink: PostgresSink, tables: list[str]) -> Check:
     names = {"schema": sink.target.schema, "tables": tables, "privileges": list(_PRIVILEGES)}
     # here, because every command imports this module, and this takes a tenth of its time
     import psycopg
@@ -429,19 +439,21 @@ def _postgres(sink: PostgresSink) -> Check:
         with psycopg.connect(sink.dsn.get_secret_value(), autocommit=True) as connection:
             user, read_only, may_create = connection.execute(_POSTGRES, names).fetchall()[0]
             lacking = connection.execute(_TABLE, names).fetchall()
-            tables_existing = connection.execute(_THERE, names).fetchall()[0][0]
+            existing = {name for (name,) in connection.execute(_THERE, names)}
     except psycopg.Error as error:
         return fail("write", str(error), "Correct the fields of `sink`.")
     if read_only:
         remedy = "Connect to the primary, or set default_transaction_read_only to off."
         return fail("write", "the server is a standby, or read-only", remedy)
     if lacking:
-        named = ", ".join(f"{privilege} on {table}" for table, privilege in lacking)
-        return fail("write", f"{user} may not {named}", f"GRANT it to {user}.")
-    if not may_create and tables_existing < len(tables):
+        grants = "; ".join(f'GRANT {privileges} TO "{user}"' for (privileges,) in lacking)
+        named = ", ".join(privileges for (privileges,) in lacking)
+        return fail("write", f"{user} may not {named}", f"{grants}.")
+    if not may_create and (absent := [name for name in tables if name not in existing]):
         remedy = f"GRANT CREATE ON SCHEMA to {user}, or create the tables for it."
-        return warn("write", f"{user} may not create tables, and some do not exist", remedy)
-    return ok("write", f"{user} may write the table and the ledger")
+        text = f"{user} may not create tables, and there is no {', '.join(absent)}"
+        return warn("write", text, remedy)
+    return ok("write", f"{user} may write the table{'s' * (len(tables) > 3)} and the ledger")
 
 
 def _ledger(pipeline: Pipeline, newest: list[LedgerEntry] | LedgerDamagedError) -> Check:

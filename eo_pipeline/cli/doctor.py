@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -87,13 +87,13 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
     except EoPipelineError as error:
         yield fail("document", str(error), "Correct the file; docs/configuration.md has all.")
         return
-    yield ok("document", f"valid; transform {document.fields.get('transform') or 'none'}")
+    yield ok("document", f"valid; transform {_transforms(document.fields)}")
     pipeline = _with_timeout(pipeline, timeout)
     yield from spark_checks(pipeline, timeout)
     kafka = kafka_checks(pipeline.source)
     yield from kafka
-    if pipeline.source.registry:
-        yield schema_registry(pipeline.source, timeout)
+    sources = [table.source for table in pipeline.tables if table.source] or [pipeline.source]
+    yield from (schema_registry(source, timeout) for source in sources if source.registry)
     yield examined("staging", lambda: staging(pipeline), "Start the store, or correct `staging`.")
     sink = sink_checks(pipeline)
     yield from sink
@@ -102,6 +102,13 @@ def _checks(document: Document, timeout: float) -> Iterator[Check]:
         yield skipped("next", f"needs {' and '.join(failed)}, see above")
     else:
         yield examined("next", lambda: losses(pipeline), "See above.")
+
+
+def _transforms(fields: Mapping[str, Any]) -> str:
+    """Return the transform of a document, or those of its tables."""
+    tables = fields.get("tables") or ()
+    parts = [fields, *([tables] if isinstance(tables, Mapping) else tables)]
+    return ", ".join(part["transform"] for part in parts if part.get("transform")) or "none"
 
 
 def _with_timeout(pipeline: Pipeline, timeout: float) -> Pipeline:

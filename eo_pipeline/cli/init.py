@@ -318,6 +318,8 @@ def init(
         registry_remarks(inferred, values["source"]) if registry else _remarks(inferred, sampled)
     )
     remarks += key_remarks
+    if len(topics) > 1:
+        remarks.append("Records of all topics go into one table; docs/tables.md has one for each.")
     values["sink"] = rebased_paths(values, path.parent)["sink"]
     text = document_text(
         _with_schema_file(values, inferred, schema_file, path, force, not_null), remarks

@@ -99,7 +99,11 @@ def _written(written: WrittenWith) -> str:
 
 
 def _unknown(counts: Counts) -> str:
-    """Format as ``2 records with unknown fields (colour, size)``."""
+    """Format as ``2 records with unknown fields (colour, size)``, for each of several tables: one
+    may take the fields that another does not know.
+    """
+    if of_tables := {name: table for name, table in counts.tables.items() if table.unknown}:
+        return "; ".join(f"{name}: {_unknown(table)}" for name, table in of_tables.items())
     names = ", ".join(counts.unknown_fields)
     return f"{counted(counts.unknown or 0, 'record')} with unknown fields ({names})"
 

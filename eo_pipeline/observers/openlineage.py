@@ -186,7 +186,7 @@ class LineageEvents(Observer):
             return [self._output()]
         return [
             OutputDataset(*written_name(member), outputFacets=_written(self._rows[name]))
-            for name, member in sink.members.items()
+            for name, member in sink.with_rows.items()
         ]
 
     def _output(self) -> OutputDataset:

@@ -245,8 +245,7 @@ class Showing:
             SinkUnavailableError: the store does not answer.
         """
         raise RefusedError(
-            f"{type(self).__name__} cannot read its rows back, so that an audit can only look at "
-            "the ledger."
+            "this sink cannot read its rows back, so that an audit can only look at the ledger."
         )
 
     def values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
@@ -258,11 +257,11 @@ class Showing:
             RefusedError: rows cannot be read back from this store.
             SinkUnavailableError: the store does not answer.
         """
-        raise RefusedError(f"{type(self).__name__} cannot read its rows back.")
+        raise RefusedError("this sink cannot read its rows back.")
 
     def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """Yield the visible dead letters, with ``_eo_checkpoint``; see :meth:`values`."""
-        raise RefusedError(f"{type(self).__name__} cannot read its dead letters back.")
+        raise RefusedError("this sink cannot read its dead letters back.")
 
     def rows_of(self, selected: Selected) -> Iterator[pa.RecordBatch]:
         """The ``selected`` rows, in bounded memory, in any order, with all columns; those of which

@@ -529,7 +529,7 @@ class SinkSession(IdentityChecks):
             RefusedError: this store cannot take rows back, or not those of this target.
         """
         raise RefusedError(
-            f"{entry.operation} is not possible: {type(self).__name__} cannot take rows back. "
+            f"{entry.operation} is not possible: this sink cannot take rows back. "
             "Nothing was changed. Start a new pipeline from that checkpoint (fork) instead."
         )
 
@@ -544,9 +544,9 @@ class SinkSession(IdentityChecks):
             SinkUnavailableError: the store does not answer.
         """
         raise RefusedError(
-            f"{type(self).__name__} does not drop what a pipeline wrote. Nothing was dropped. By "
-            f"hand: delete its table, its dead letters, the ledger of {self.pipeline!r} and its "
-            "staging folder; or give the pipeline a new name and table."
+            f"This sink does not drop what a pipeline wrote. Nothing was dropped. By hand: delete "
+            f"its table, its dead letters, the ledger of {self.pipeline!r} and its staging folder; "
+            "or give the pipeline a new name and table."
         )
 
     @abstractmethod

@@ -57,6 +57,7 @@ class TablesSink(Sink):
     Args:
         members: the sink of each table; all of one store, whose ``tables_session_class`` publishes
             them together. The ledger is that of the first one.
+        rest: the one of them that has no rows, and the dead letters of records that none takes.
         appearing: given if more tables appear; the ledger is then that of a table without rows.
     """
 
@@ -66,6 +67,7 @@ class TablesSink(Sink):
     session_class: ClassVar[str] = ""
 
     members: Mapping[str, SerializeAsAny[Sink]]
+    rest: str | None = None
     appearing: Appearing | None = None
 
     @model_validator(mode="after")
@@ -84,11 +86,16 @@ class TablesSink(Sink):
         """The sink of the table that has the ledger."""
         return self.appearing.ledger if self.appearing else next(iter(self.members.values()))
 
+    @property
+    def with_rows(self) -> dict[str, Sink]:
+        """The members that have rows."""
+        return {name: sink for name, sink in self.members.items() if name != self.rest}
+
     @cached_property
     def _names(self) -> str:
         if self.appearing:
             return self.appearing.name
-        return ", ".join(sink.table_name for sink in self.members.values())
+        return ", ".join(sink.table_name for sink in self.with_rows.values())
 
     def _session_class(self) -> Any:
         assert self.first.tables_session_class is not None
@@ -111,7 +118,7 @@ class TablesSink(Sink):
 
     @property
     def qualified_name(self) -> str:
-        named = ", ".join(sink.qualified_name for sink in self.members.values())
+        named = ", ".join(sink.qualified_name for sink in self.with_rows.values())
         return named or self._names
 
     def describe(self) -> dict[str, str]:

@@ -41,9 +41,14 @@ def test_the_doctor_finds_what_is_broken_and_goes_on_to_the_next(
     eo.document("b.yaml", name="absent", source=absent, sink={**eo.sink(), "table": "b"})
     eo.document("c.yaml", name="closed", sink={**eo.sink(), "dsn": "host=127.0.0.1 port=1"})
     eo.document("d.yaml", name="wrong", transform="no_such_module:f")
+    tables = [{"name": "e", "value_format": "avro"}]
+    registry = {**absent, "registry": {"url": "http://127.0.0.1:1"}}
+    del registry["value_schema"]
+    several = {name: value for name, value in eo.sink().items() if name != "table"}
+    eo.document("e.yaml", name="several", source=registry, sink=several, tables=tables)
     monkeypatch.setenv("JAVA_HOME", str(eo.folder))
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
-    files = [part for name in "abcd" for part in ("-f", f"{name}.yaml")]
+    files = [part for name in "abcde" for part in ("-f", f"{name}.yaml")]
     ill = eo("doctor", "--timeout", "2", "--json", *files)
     assert ill.code == 3
     found = ill.json()
@@ -57,6 +62,7 @@ def test_the_doctor_finds_what_is_broken_and_goes_on_to_the_next(
         "absent": {"spark", "topic"},
         "closed": {"spark", "sink"},
         "wrong": {"document"},
+        "several": {"spark", "topic", "registry"},
     }
     assert [c["name"] for c in found["machine"] if c["state"] == "fail"] == ["java"]
     checks = [c for part in found["pipelines"].values() for c in part]
@@ -79,7 +85,7 @@ def test_the_doctor_finds_a_user_who_may_not_write_and_a_ledger_with_a_gap(
         reader = eo("doctor", "-f", "reader.yaml")
         assert reader.code == 3
         assert f"{role} may not" in reader.out
-        assert "INSERT on eo_ledger" in reader.out
+        assert "INSERT, UPDATE, DELETE ON eo_ledger TO" in reader.out
     finally:
         table.execute(f"drop owned by {role}; drop role {role}")
     table.execute("alter table eo_ledger drop constraint eo_ledger_parent")

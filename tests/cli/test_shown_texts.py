@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,12 @@ from rich.text import Text
 from eo_pipeline.cli import output
 from eo_pipeline.cli.as_of import Format, write_rows
 from eo_pipeline.cli.output import Output, note
+from eo_pipeline.cli.views import entry_line
 from eo_pipeline.errors import printable, printable_json
+from eo_pipeline.ledger.entry import Counts
 from eo_pipeline.sinks.console.session import show
 from eo_pipeline.staging.rows import StagedTable
+from eo_pipeline.testing import first_entry
 
 #: Renames the window, clears the screen; the same in one character; turned around; no character.
 ODD = "\x1b]0;x\x07 \x1b[2J \x9b2J \r \x7f \u202e \u2028 \ud83d"
@@ -31,6 +35,22 @@ def test_what_a_terminal_obeys_is_written_out_and_nothing_else() -> None:
     assert printable(ODD) == SHOWN
     same = "naïve \U0001f600 日本 \n\t é"
     assert printable(same) == same
+
+
+def test_a_field_that_one_of_several_tables_does_not_know_is_shown_with_its_table() -> None:
+    tables = {
+        "orders": Counts(records=2, rows=2, unknown=2, unknown_fields=("lines",)),
+        "lines": Counts(records=2, rows=4, unknown=1, unknown_fields=("customer",)),
+        "other": Counts(),
+    }
+    several = Counts(
+        records=2, rows=6, unknown=3, unknown_fields=("customer", "lines"), tables=tables
+    )
+    line = entry_line(replace(first_entry("shop"), counts=several))
+    assert (
+        "orders: 2 records with unknown fields (lines); "
+        "lines: 1 record with unknown fields (customer)"
+    ) in line
 
 
 def test_json_stays_json_of_the_same_value() -> None:

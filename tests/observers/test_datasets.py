@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from eo_pipeline.observers.openlineage import topic_name, written_name
+from eo_pipeline.observers.openlineage import LineageEvents, topic_name, written_name
 from eo_pipeline.pipeline import Pipeline
+from eo_pipeline.runs.report import ObservedRun
 
 SOURCE = {"bootstrap_servers": "a:9092", "topics": ["orders"], "value_schema": "id BIGINT"}
 
@@ -65,3 +67,24 @@ def test_a_table_is_named_by_where_it_is(
 ) -> None:
     pipeline = Pipeline.from_config({"name": "p", "source": SOURCE, "sink": sink})
     assert written_name(pipeline.sink) == name
+
+
+def test_the_rest_of_several_tables_is_no_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Mock()
+    monkeypatch.setattr("eo_pipeline.observers.openlineage._Sender", sender)
+    pipeline = Pipeline.from_config(
+        {
+            "name": "shop",
+            "source": {"bootstrap_servers": "a:9092", "topics": ["orders"]},
+            "sink": {"type": "postgres", "dsn": "postgresql://db/shop", "schema": "sales"},
+            "tables": [{"name": "orders", "where": "key = '1'", "value_schema": "id BIGINT"}],
+            "rest": "dead_letter",
+        }
+    )
+    run = ObservedRun(
+        *("shop", "1", "forward", pipeline.source, pipeline.sink, pipeline._staging_area(), False)
+    )
+    LineageEvents(run)
+    [event] = (sent.args[0] for sent in sender.return_value.send.call_args_list)
+    assert [output.name for output in event.outputs] == ["shop.sales.orders"]
+    assert pipeline.sink.qualified_name == "shop.sales.orders"

@@ -277,6 +277,15 @@ def test_the_ledger_is_no_table_of_a_value(events: Events) -> None:
     assert events.pipeline().history()[-1].version == 0
 
 
+@pytest.mark.parametrize("value", ["rest", "each"])
+def test_a_value_whose_table_is_the_pipelines_own_stops_the_run(events: Events, value: str) -> None:
+    events.write({value: 1, None: 1})
+    pipeline = events.pipeline(tables=events.tables(name="events_{value}"), rest="dead_letter")
+    with pytest.raises(ConfigError, match=f"two tables have the name events_{value}"):
+        pipeline.run()
+    assert pipeline.history()[-1].version == 0
+
+
 @pytest.mark.parametrize("each", ["value.kind", "cast(value as int)", "no_such(value)"])
 def test_an_expression_that_fails_is_named(events: Events, each: str) -> None:
     events.write({"order": 20})

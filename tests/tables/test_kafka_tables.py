@@ -138,6 +138,8 @@ def test_a_topic_has_a_key_and_dead_letters_of_its_own(kafka_shop: KafkaShop) ->
     assert head.counts.tables[kafka_shop.targets["customers"]].dead_letters == 1
     letters = kafka_shop.records(f"{kafka_shop.targets['customers']}._dead_letters")
     assert letters == [{"id": 0, "name": "customer 0"}]
+    with pytest.raises(RefusedError, match="from Kafka: consume"):
+        list(pipeline.dead_letter_rows())
     # of the key there is nothing in the value
     assert {"id"}.isdisjoint(kafka_shop.records(kafka_shop.targets["orders"])[0])
 

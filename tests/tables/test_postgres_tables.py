@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from psycopg.conninfo import make_conninfo
 
 from eo_pipeline.audit import FindingKind
 from eo_pipeline.batch.split import split
 from eo_pipeline.batch.stage import Stager
+from eo_pipeline.cli.checks import State, sink_checks
 from eo_pipeline.crashpoints import CrashPoint
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -25,10 +28,12 @@ from eo_pipeline.errors import (
     RefusedError,
     TableReplacedError,
 )
+from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.monitoring.prometheus import Observed, PipelineMetrics
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.postgres.connection import PostgresStore
 from eo_pipeline.sinks.sql.connection import Question
+from eo_pipeline.sinks.sql.ledger import SqlLedger
 from tests.support.engine import Table
 from tests.support.servers import MakeTopic
 from tests.tables.shop import ORDER, killed
@@ -244,17 +249,51 @@ def test_an_audit_compares_each_table_and_the_rest(shop: Shop) -> None:
     assert shop.pipeline().audit().passed
 
 
-def test_an_audit_counts_the_records_that_no_table_takes(shop: Shop) -> None:
+def test_an_audit_counts_the_records_that_no_table_takes(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.write(20)
     pipeline = shop.pipeline(tables=some_only(shop), rest="ignore")
     pipeline.run()
+    reads, history = list[int](), SqlLedger.history
+
+    def counted(ledger: SqlLedger, since: int) -> Iterator[LedgerEntry]:
+        reads.append(since)
+        return history(ledger, since)
+
+    monkeypatch.setattr(SqlLedger, "history", counted)
     report = pipeline.audit()
     assert report.passed, str(report)
+    assert reads.count(0) == 1, "the ledger is read once for all tables"
     assert "18 records are those that no table takes" in report.proves
     entry = "update sales.eo_ledger set counts = jsonb_set(counts, '{rest}', '17') where version=1"
     shop.table.execute(entry)
     texts = [finding.text for finding in pipeline.audit().findings]
     assert "no table takes 18 records, the ledger says 17" in texts
+
+
+def test_a_user_who_may_not_write_one_table_reads_its_name_and_the_grant(shop: Shop) -> None:
+    shop.write(10)
+    shop.pipeline().run()
+    role = f"writer_{os.getpid()}"
+    shop.table.execute(
+        f"create role {role} login; grant all on schema sales to {role}; "
+        f"grant all on all tables in schema sales to {role}; "
+        f"revoke insert, update on sales.customers from {role}"
+    )
+    try:
+        sink = {**shop.config["sink"], "dsn": make_conninfo(shop.table.dsn, user=role)}
+        pipeline = shop.pipeline(sink=sink)
+        write = next(check for check in sink_checks(pipeline) if check.name == "write")
+        assert write.state == State.FAIL
+        assert write.message == f"{role} may not INSERT, UPDATE ON sales.customers"
+        assert write.remedy == f'GRANT INSERT, UPDATE ON sales.customers TO "{role}".'
+        shop.write(10)
+        with pytest.raises(RefusedError, match=r"^sales\.customers: .*permission denied"):
+            pipeline.run()
+    finally:
+        shop.table.execute(f"drop owned by {role}; drop role {role}")
+    shop.holds_once(10)
 
 
 def test_one_table_is_upserted_beside_others(shop: Shop) -> None:
@@ -407,6 +446,12 @@ def test_records_that_no_table_takes_are_dead_letters_of_their_own(shop: Shop) -
     assert not shop.table.query("select to_regclass('sales.shop_rest')")[0][0]
     letters = [letter.to_json() for letter in pipeline.dead_letter_rows()]
     assert len(letters) == 18
+    assert pipeline.sink.table_name == "sales.orders, sales.customers"
+    with (
+        pytest.raises(ConfigError, match="no table 'shop_rest'"),
+        pipeline.as_of(1, table="shop_rest"),
+    ):
+        pass
     assert {(letter["table"], letter["error"]) for letter in letters} == {
         ("shop_rest", "no table takes it")
     }

@@ -200,6 +200,8 @@ def test_each_table_has_dead_letters_and_those_of_the_rest_a_stream_of_their_own
     pipeline.run()
     assert shop.counts() == (2, 0, 0)
     assert (shop.letters("customers"), shop.letters("shop_rest")) == (2, 18)
+    with pytest.raises(RefusedError, match=r"XRANGE \{shop\}:eo_dead_letters:<table>"):
+        list(pipeline.dead_letter_rows())
     head = pipeline.head()
     assert head is not None
     assert (head.counts.rest, head.counts.dead_letters) == (18, 20)
@@ -245,6 +247,11 @@ def test_a_table_that_redis_cannot_have_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         Pipeline.from_config(document(table, **sink))
+
+
+def test_a_rest_named_as_the_pipelines_own_keys_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"rest\.prefix: 'eo_shop_rest' starts with 'eo_'"):
+        Pipeline.from_config({**document({}), "name": "eo_shop", "rest": "dead_letter"})
 
 
 @pytest.mark.parametrize(

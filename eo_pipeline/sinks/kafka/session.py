@@ -187,6 +187,12 @@ class KafkaSession(SinkSession):
             "have removed records that were published. An audit can only look at the ledger."
         )
 
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise RefusedError(
+            "eo does not read dead letters back from Kafka: consume the topic "
+            f"{self.sink.dead_letters} (of several tables each has its own)."
+        )
+
     def close(self) -> None:
         self.pool.drop()
         self.ledger.close()

@@ -62,7 +62,9 @@ def _checked_prefix(prefix: str) -> str:
     if not _PREFIX.fullmatch(prefix):
         raise ValueError("write letters, digits, '_', '.', '-', and ':' between them")
     if prefix.startswith(RESERVED):
-        raise ValueError(f"names that start with {RESERVED!r} are the pipeline's own keys")
+        raise ValueError(
+            f"{prefix!r} starts with {RESERVED!r}, as the pipeline's own keys do: take another name"
+        )
     return prefix
 
 

@@ -456,6 +456,14 @@ class RedisSession(SinkSession):
             "audit can only look at the ledger."
         )
 
+    def dead_letter_values(self, since: int = 0) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        keys = self.store.keys
+        key = keys._replace(table=keys.table and "<table>").dead_letters.decode()
+        raise RefusedError(
+            "eo does not read dead letters back from Redis. They are in a stream: "
+            f"XRANGE {key} - + COUNT 10"
+        )
+
 
 class RedisPublication(Publication):
     """The keys and arguments of one run of the script, which fills the tables of ``parts``."""

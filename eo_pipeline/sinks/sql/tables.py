@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import product
 
 from eo_pipeline.ledger.entry import LedgerEntry
@@ -98,10 +98,14 @@ class SqlTablesPublication(Publication):
     def write(self) -> None:
         """As :meth:`SqlPublication.write`, of all tables before the transaction and in it."""
         self.session.ledger.store.reconnect()
-        prepared = [(part, part.prepare()) for part in self._parts]
+        prepared = []
+        for part in self._parts:
+            with _refused_by(part):
+                prepared.append((part, part.prepare()))
         self._open.enter_context(self.session.ledger.store.transaction())
         for part, to_make in prepared:
-            part.fill(to_make)
+            with _refused_by(part):
+                part.fill(to_make)
 
     def enter(self) -> None:
         self._ledger.enter()
@@ -111,3 +115,14 @@ class SqlTablesPublication(Publication):
 
     def close(self, error: BaseException | None) -> None:  # noqa: ARG002
         self._open.close()
+
+
+@contextmanager
+def _refused_by(part: SqlPublication) -> Iterator[None]:
+    """Name the table of ``part``, and not the first one, in the error of its statements."""
+    store = part.store
+    try:
+        yield
+    except store.driver_error as error:
+        diagnosis = store.diagnose(error)
+        raise store.while_publishing(diagnosis, part.session.table.name) from error
