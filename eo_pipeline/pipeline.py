@@ -758,7 +758,8 @@ class Pipeline(Changes, Settings):
         return self.spark.session(of_ours=not self._is_transformed)
 
     def _staging_area(self) -> StagingArea:
-        into, where = self.sink.staging_folders(), self.sink.describe()
+        into, sink = self.sink.staging_folders(), self.sink
+        where = sink.place() if isinstance(sink, TablesSink) else sink.describe()
         root = into.manifests or self.staging
         return StagingArea(root, self.name, into.rows, where, into.tables)
 

@@ -124,6 +124,10 @@ class TablesSink(Sink):
     def describe(self) -> dict[str, str]:
         return {**self.first.ledger_sink.describe(), "table": self._names}
 
+    def place(self) -> dict[str, str]:
+        """Return where the ledger is, for metadata: the same when tables join or leave."""
+        return {**self.describe(), "table": self.first.table_name.rpartition(".")[0]}
+
     @property
     def is_of_one_pipeline(self) -> bool:  # type: ignore[override]  # the store decides
         return self.first.is_of_one_pipeline

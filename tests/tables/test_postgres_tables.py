@@ -24,6 +24,7 @@ from eo_pipeline.errors import (
     BadRecordError,
     ConfigError,
     EoPipelineError,
+    LedgerBehindError,
     PastGoneError,
     RefusedError,
     TableReplacedError,
@@ -320,6 +321,14 @@ def test_a_table_that_was_dropped_stops_all(shop: Shop) -> None:
     with pytest.raises(TableReplacedError, match="is gone"):
         shop.pipeline().run()
     assert shop.table.query("select count(*) from sales.orders") == [(20,)]
+
+
+def test_a_lost_ledger_is_missed_also_after_a_table_left(shop: Shop) -> None:
+    shop.write(10)
+    shop.pipeline().run()
+    shop.table.execute("drop schema sales cascade; create schema sales")
+    with pytest.raises(LedgerBehindError, match=r"version 1 .* was committed earlier"):
+        shop.pipeline(tables=shop.config["tables"][1:], rest="ignore").run()
 
 
 def test_a_table_that_is_added_begins_at_its_own_first_version(shop: Shop) -> None:
