@@ -84,6 +84,7 @@ _SOURCES = (
     "StagedRanges.java",
     "StagedRows.java",
     "Staging.java",
+    "StreamFile.java",
     "TextCheck.java",
     "Totals.java",
 )

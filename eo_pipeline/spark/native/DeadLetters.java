@@ -5,6 +5,7 @@ import java.io.Serializable;
 import java.util.HashMap;
 import java.util.UUID;
 import org.apache.hadoop.fs.Path;
+import org.apache.parquet.io.OutputFile;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.types.DataType;
@@ -62,7 +63,8 @@ final class DeadLetters implements Serializable {
             InternalRow letter = said.getStruct(place, all.columns.size() - 1);
             if (file == null) {
                 name = "part-" + UUID.randomUUID() + ".parquet";
-                file = new RowFile.Nested(new Path(all.folder, name), all.conf.value());
+                OutputFile to = StreamFile.of(new Path(all.folder, name), all.conf.value());
+                file = new RowFile.Nested(to, all.conf.value());
             }
             Object[] values = new Object[all.columns.size()];
             values[0] = new Long(all.checkpoint);

@@ -5,7 +5,6 @@ import java.util.HashMap;
 import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
-import org.apache.parquet.hadoop.util.HadoopOutputFile;
 import org.apache.parquet.io.OutputFile;
 import org.apache.spark.TaskContext;
 import org.apache.spark.executor.TaskMetrics;
@@ -254,7 +253,7 @@ class RangeStager implements PartitionReader {
             return held;
         }
         file = "part-" + TaskContext.getPartitionId() + "-" + UUID.randomUUID() + ".parquet";
-        return HadoopOutputFile.fromPath(new Path(staging.folder, file), conf);
+        return StreamFile.of(new Path(staging.folder, file), conf);
     }
 
     /** Spark's own pages, and who asked. */

@@ -2,34 +2,25 @@ package eo.pipeline;
 
 import java.io.IOException;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.mapreduce.TaskAttemptID;
-import org.apache.hadoop.mapreduce.TaskType;
-import org.apache.hadoop.mapreduce.task.TaskAttemptContextImpl;
+import org.apache.parquet.hadoop.ParquetOutputFormat;
 import org.apache.parquet.hadoop.ParquetWriter;
 import org.apache.parquet.hadoop.api.WriteSupport;
-import org.apache.parquet.hadoop.util.HadoopOutputFile;
+import org.apache.parquet.hadoop.metadata.CompressionCodecName;
 import org.apache.parquet.io.OutputFile;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.execution.datasources.parquet.ParquetOutputWriter;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetWriteSupport;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A Parquet file of rows: of plain columns a {@link StagedFile}, else one that Spark's own writer
- * writes.
+ * A Parquet file of rows: of plain columns a {@link StagedFile}, else one of Parquet's own writer, by
+ * what Spark tells it of a row.
  *
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
 abstract class RowFile {
-    static RowFile of(Path path, StructType columns, Configuration conf) throws IOException {
-        return isFlat(columns)
-            ? (RowFile) new Flat(HadoopOutputFile.fromPath(path, conf), columns, conf) : new Nested(path, conf);
-    }
-
-    static RowFile of(HeldFile held, StructType columns, Configuration conf) throws IOException {
-        return isFlat(columns) ? (RowFile) new Flat(held, columns, conf) : new NestedHeld(held, conf);
+    static RowFile of(OutputFile to, StructType columns, Configuration conf) throws IOException {
+        return isFlat(columns) ? (RowFile) new Flat(to, columns, conf) : new Nested(to, conf);
     }
 
     private static boolean isFlat(StructType columns) {
@@ -104,36 +95,18 @@ abstract class RowFile {
     }
 
     static final class Nested extends RowFile {
-        private ParquetOutputWriter writer;
-
-        Nested(Path path, Configuration conf) {
-            TaskAttemptID nobody = new TaskAttemptID("", 0, TaskType.MAP, 0, 0);
-            Configuration own = new Configuration(conf);
-            writer = new ParquetOutputWriter(path.toString(), new TaskAttemptContextImpl(own, nobody));
-        }
-
-        void put(InternalRow row) {
-            writer.write(row);
-        }
-
-        void finish() {
-            ParquetOutputWriter whole = writer;
-            writer = null;
-            whole.close();
-        }
-
-        void close() {
-            if (writer != null) {
-                writer.close();
-            }
-        }
-    }
-
-    static final class NestedHeld extends RowFile {
         private final ParquetWriter writer;
 
-        NestedHeld(HeldFile held, Configuration conf) throws IOException {
-            writer = new Builder(held).withConf(conf).build();
+        Nested(OutputFile to, Configuration conf) throws IOException {
+            writer = new Builder(to)
+                .withConf(conf)
+                .withCompressionCodec(CompressionCodecName.fromConf(conf.get(ParquetOutputFormat.COMPRESSION)))
+                .withRowGroupSize(StagedFile.groupBytes(conf))
+                .withPageSize(ParquetOutputFormat.getPageSize(conf))
+                .withDictionaryPageSize(ParquetOutputFormat.getDictionaryPageSize(conf))
+                .withDictionaryEncoding(ParquetOutputFormat.getEnableDictionary(conf))
+                .withPageWriteChecksumEnabled(ParquetOutputFormat.getPageWriteChecksumEnabled(conf))
+                .build();
         }
 
         void put(InternalRow row) throws IOException {

@@ -94,7 +94,7 @@ final class StagedFile {
     }
 
     /** As many as the setting says, unless those of all cores together would fill the heap. */
-    private static long groupBytes(Configuration conf) {
+    static long groupBytes(Configuration conf) {
         Runtime runtime = Runtime.getRuntime();
         long share = runtime.maxMemory() / SHARE / runtime.availableProcessors();
         return Math.min(ParquetOutputFormat.getLongBlockSize(conf), share);

@@ -6,9 +6,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import org.apache.hadoop.fs.FileSystem;
-import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.parquet.io.OutputFile;
 import org.apache.spark.TaskContext;
 import org.apache.spark.executor.OutputMetrics;
 import org.apache.spark.rdd.RDD;
@@ -153,7 +152,6 @@ public class StagedRows implements TableProvider {
 
         public Object apply() {
             RDD rows = plan.toRdd();
-            writer.begin();
             return session.sparkContext().runJob(
                 rows, writer, scala.reflect.ClassTag$.MODULE$.apply(String.class));
         }
@@ -187,22 +185,6 @@ public class StagedRows implements TableProvider {
             return isLeft ? "metrics that a user observes" : why;
         }
 
-        /** Once, and not by each task; where folders are things of their own. */
-        void begin() {
-            if (folder == null) {
-                return;
-            }
-            Path path = new Path(folder);
-            try {
-                FileSystem files = path.getFileSystem(conf.value());
-                if (files instanceof LocalFileSystem || "hdfs".equals(files.getScheme())) {
-                    files.mkdirs(path);
-                }
-            } catch (IOException error) {
-                throw new java.io.UncheckedIOException(error);
-            }
-        }
-
         public Object apply(Object context, Object rows) {
             try {
                 return staged((TaskContext) context, (scala.collection.Iterator) rows)[1];
@@ -220,9 +202,8 @@ public class StagedRows implements TableProvider {
             HeldFile held = folder == null ? new HeldFile() : null;
             String name = held != null
                 ? null : "part-" + context.partitionId() + "-" + UUID.randomUUID() + ".parquet";
-            RowFile file = held != null
-                ? RowFile.of(held, columns, conf.value())
-                : RowFile.of(new Path(folder, name), columns, conf.value());
+            OutputFile to = held != null ? held : StreamFile.of(new Path(folder, name), conf.value());
+            RowFile file = RowFile.of(to, columns, conf.value());
             long written = 0;
             long bytes = 0;
             try {
