@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from typing import Any
 
@@ -23,6 +24,9 @@ from tests.support.engine import Bench
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What this process asks of its Spark Connect server."""
+    for thread in threading.enumerate():
+        if "_settle" in thread.name:  # a checkpoint that another test had staged ahead
+            thread.join(30)
     names = ("_analyze", "_execute", "_execute_and_fetch", "config")
     return calls_of(SparkConnectClient, names, monkeypatch)
 
@@ -54,8 +58,8 @@ def test_a_checkpoint_is_one_job_one_look_at_what_a_transform_made_and_few_at_se
     asked = {"_analyze": looks, "config": 2 + looks}
     jobs = requests["_execute"] + requests["_execute_and_fetch"]
     assert {kind: requests[kind] for kind in asked} == asked
-    # rows that tasks stage are a view, which is made and goes
-    assert jobs == (1 if inline or transform is None else 3)
+    # rows that tasks stage are a view, which they drop
+    assert jobs == (1 if inline or transform is None else 2)
     bench.table.assert_holds_once(bench.topic.written)
 
 

@@ -96,6 +96,7 @@ final class FieldTexts extends scala.runtime.AbstractPartialFunction implements 
         }
         Expression path = ((GetJsonObject) node).path();
         return isValue(((GetJsonObject) node).json())
+            && DataTypes.StringType.equals(((GetJsonObject) node).dataType())
             && path instanceof Literal && String.valueOf(((Literal) path).value()).matches(PATH);
     }
 

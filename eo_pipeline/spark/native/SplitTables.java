@@ -118,6 +118,7 @@ final class SplitTables implements Serializable {
             whys[number] = "rows that are made by other tasks than those that read";
         }
         if (whys[number] == null) {
+            writer.begin();
             plans[number] = new TablePlan(new Decoding(options[number]), read, rows, writer);
         }
     }

@@ -152,6 +152,7 @@ public class StagedRows implements TableProvider {
 
         public Object apply() {
             RDD rows = plan.toRdd();
+            writer.begin();
             return session.sparkContext().runJob(
                 rows, writer, scala.reflect.ClassTag$.MODULE$.apply(String.class));
         }
@@ -185,6 +186,17 @@ public class StagedRows implements TableProvider {
             return isLeft ? "metrics that a user observes" : why;
         }
 
+        /** The folder tells that the job has begun, long before a row perhaps. */
+        void begin() {
+            try {
+                if (folder != null) {
+                    StreamFile.makeFolder(new Path(folder), conf.value());
+                }
+            } catch (IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+        }
+
         public Object apply(Object context, Object rows) {
             try {
                 return staged((TaskContext) context, (scala.collection.Iterator) rows)[1];
@@ -193,8 +205,10 @@ public class StagedRows implements TableProvider {
             }
         }
 
-        /** Why the rows are not staged, the name of their file, and the file itself if there is no
-            folder for it; of no rows three times null. */
+        /**
+         * Why the rows are not staged, the name of their file, and the file itself if there is no
+         * folder for it; of no rows three times null.
+         */
         Object[] staged(TaskContext context, scala.collection.Iterator rows) throws IOException {
             if (!rows.hasNext()) {
                 return new Object[3];

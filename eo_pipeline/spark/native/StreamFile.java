@@ -29,13 +29,21 @@ class StreamFile implements OutputFile {
     }
 
     static OutputFile of(Path path, Configuration conf) throws IOException {
-        FileSystem files = path.getFileSystem(conf);
-        if (!(files instanceof LocalFileSystem)) {
+        if (!makeFolder(path.getParent(), conf)) {
             return HadoopOutputFile.fromPath(path, conf);
         }
-        File local = ((LocalFileSystem) files).pathToFile(path);
-        local.getParentFile().mkdirs();
+        File local = ((LocalFileSystem) path.getFileSystem(conf)).pathToFile(path);
         return new StreamFile(new BufferedOutputStream(new FileOutputStream(local), BUFFERED));
+    }
+
+    /** Makes a folder if it is local; whether it is. */
+    static boolean makeFolder(Path folder, Configuration conf) throws IOException {
+        FileSystem files = folder.getFileSystem(conf);
+        if (!(files instanceof LocalFileSystem)) {
+            return false;
+        }
+        ((LocalFileSystem) files).pathToFile(folder).mkdirs();
+        return true;
     }
 
     public PositionOutputStream create(long blockSizeHint) {
