@@ -184,8 +184,8 @@ class Stager:
     as_staged: Callable[[StructType], StructType] | None = None
     #: the checkpoint before had dead letters or unknown fields
     had_bad_records: bool = False
-    #: fetches a small batch by this process
-    fetch: Callable[[KafkaSource, Ranges, str], Fetched | None] = fetched
+    #: fetches a small batch in place of :func:`fetched`, for several tables
+    fetch: Callable[[KafkaSource, Ranges, str], Fetched | None] | None = None
     #: whether this process fetches the batch, whatever its size: Spark's connector gives up at it
     reads_alone: bool = False
     #: which records are the table's, an SQL expression; see :mod:`eo_pipeline.batch.tables`
@@ -256,7 +256,7 @@ class Stager:
             native, schemas = self._stage_by_tasks(spark, by_tasks, entry, attempt)
         if isinstance(native, tuple):
             return native
-        fetch = fetched_alone if self.reads_alone else self.fetch
+        fetch = fetched_alone if self.reads_alone else self.fetch or fetched
         small = fetch(self.source, entry.ranges, entry.pipeline) if few else None
         ranges = entry.ranges if small is None else small.runs
         decoded = self._decoded(spark, entry, small, schemas)

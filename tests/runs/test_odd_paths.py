@@ -139,8 +139,8 @@ _REFUSED = {
 @pytest.mark.parametrize(
     ("writer", "transform"),
     [
-        ("fast_path", None),
-        ("decoded_source", "tests.runs.transforms:as_it_is"),
+        ("native_decode", None),
+        ("native_decode", "tests.runs.transforms:as_it_is"),
         ("output", "tests.runs.transforms:as_it_is"),
     ],
 )

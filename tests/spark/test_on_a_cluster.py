@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from eo_pipeline.batch.stage import Stager
 from eo_pipeline.cli.checks import State
 from eo_pipeline.cli.checks_spark import spark_checks
 from eo_pipeline.errors import SetupError, SparkUnavailableError
+from eo_pipeline.runs.report import RunReport
 from tests.sinks.iceberg.iceberg_world import catalog_in
 from tests.spark.cluster_jobs import TRANSFORMS, Job, PostgresTable
 from tests.support.chaos import rest_is_chaos
@@ -161,6 +162,17 @@ def killed_worker(cluster: Cluster) -> None:
     cluster.servers.workers[0].kill()
 
 
+def run_through(
+    kill: Callable[[Cluster], None], pipeline: Pipeline, cluster: Cluster, *, after: int = 1
+) -> RunReport:
+    """The run's report, of which something is killed once so many tasks have begun."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(pipeline.run)
+        wait_until(lambda: len(cluster.begun()) >= after or running.done())
+        kill(cluster)
+        return running.result(240)
+
+
 @pytest.mark.parametrize(
     ("kill", "transform"),
     rest_is_chaos(
@@ -179,11 +191,7 @@ def test_what_dies_of_the_cluster_costs_a_run_nothing_but_time(
     """After a shuffle, what the dead one had read is read again: a stage is run twice."""
     job.bench.topic.write(120, partitions=range(4))
     pipeline = job.bench.pipeline(**cluster.over_connect(), transform=f"{TRANSFORMS}:{transform}")
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(pipeline.run)
-        wait_until(lambda: bool(cluster.begun()) or running.done())
-        kill(cluster)
-        report = running.result(240)
+    report = run_through(kill, pipeline, cluster)
     job.table.assert_holds_once(job.bench.topic.written)
     assert (report.head.counts.records, report.head.counts.rows) == (120, 120)
     assert job.staged() == []
@@ -197,11 +205,7 @@ def test_what_dies_while_a_task_makes_the_rows_of_several_tables_counts_once(
     """A task is tried again when it has the rows of one table, and not yet those of the other."""
     job.bench.topic.write(120, partitions=range(4))
     pipeline = Pipeline.from_config(halves(job, "slowly", cluster.over_connect()))
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(pipeline.run)
-        wait_until(lambda: len(cluster.begun()) > 2 or running.done())
-        killed_executor(cluster)
-        report = running.result(240)
+    report = run_through(killed_executor, pipeline, cluster, after=3)
     halves_hold_once(job)
     assert (report.head.counts.records, report.head.counts.rows) == (120, 120)
     assert pipeline.audit().passed

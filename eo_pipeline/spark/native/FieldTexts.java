@@ -123,12 +123,12 @@ final class FieldTexts extends scala.runtime.AbstractPartialFunction implements 
     InternalRow of(InternalRow record) {
         if (row == null) {
             row = new Object[names.length + 1];
-            joined = new JoinedRow();
+            joined = new JoinedRow().withLeft(new GenericInternalRow(row));
         }
         java.util.Arrays.fill(row, null);
         boolean isKnown = !record.isNullAt(KafkaRanges.VALUE)
             && OrdinaryScanner.texts(record.getBinary(KafkaRanges.VALUE), names, row);
         row[0] = Boolean.valueOf(isKnown);
-        return joined.apply(new GenericInternalRow(row), record);
+        return joined.withRight(record);
     }
 }

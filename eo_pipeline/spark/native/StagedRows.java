@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.parquet.io.OutputFile;
 import org.apache.spark.TaskContext;
@@ -189,8 +190,12 @@ public class StagedRows implements TableProvider {
         /** The folder tells that the job has begun, long before a row perhaps. */
         void begin() {
             try {
-                if (folder != null) {
-                    StreamFile.makeFolder(new Path(folder), conf.value());
+                Path path = folder == null ? null : new Path(folder);
+                if (path != null && !StreamFile.makeFolder(path, conf.value())) {
+                    FileSystem files = path.getFileSystem(conf.value());
+                    if ("hdfs".equals(files.getScheme())) {
+                        files.mkdirs(path);
+                    }
                 }
             } catch (IOException error) {
                 throw new java.io.UncheckedIOException(error);
@@ -224,9 +229,11 @@ public class StagedRows implements TableProvider {
                 while (rows.hasNext()) {
                     InternalRow row = (InternalRow) rows.next();
                     file.put(row);
-                    bytes += HeldFile.size(row);
-                    if (held != null && bytes > HeldFile.MOST_BYTES) {
-                        return new Object[] {HeldFile.TOO_MUCH, null, null};
+                    if (held != null) {
+                        bytes += HeldFile.size(row);
+                        if (bytes > HeldFile.MOST_BYTES) {
+                            return new Object[] {HeldFile.TOO_MUCH, null, null};
+                        }
                     }
                     if ((written++ & OFTEN) == 0) {
                         context.killTaskIfInterrupted();
