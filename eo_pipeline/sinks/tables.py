@@ -178,6 +178,8 @@ class TablesSession(SinkSession, Generic[S]):
 
     def take_in(self, sink: TablesSink) -> None:
         """Open the sessions of those tables of ``sink`` that are not open yet."""
+        #: the member without rows
+        self.rest = sink.rest
         self._values = sink.appearing.names if sink.appearing else {}
         for name, member in sink.members.items():
             if name not in self.members:

@@ -234,6 +234,9 @@ def test_letters_and_leftovers_are_those_of_a_table_and_go_with_the_floor(
     }
     shop.pipeline(rest="dead_letter").rewind(0)
     assert len(shop.tables()) == 4, "the rest has dead letters and no table"
+    remarks = [done.remark for done in shop.pipeline(rest="dead_letter").maintain().work]
+    assert len(remarks) >= 4
+    assert not [remark for remark in remarks if "no table" in remark], remarks
     pipeline = shop.of_tables(customers=strict)
     pipeline.run()
     assert {n: t.num_rows for n, t in shop.tables().items()}["order_lines"] == 20

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from eo_pipeline.embedded.kafka import EmbeddedKafka
+from eo_pipeline.embedded.mariadb import EmbeddedMariaDB
 from eo_pipeline.embedded.spark import EmbeddedSpark
+from eo_pipeline.errors import ConfigError
 from tests.support.servers import MakeTopic
 from tests.support.stores import MySqlDatabase
 from tests.tables.test_postgres_tables import Shop
@@ -71,3 +73,21 @@ def test_one_entry_fills_all_tables_and_goes_back_with_all(mysql_shop: MySqlShop
     mysql_shop.holds_once(40)
     pipeline.run()
     mysql_shop.holds_once(60)
+
+
+def test_names_that_the_server_takes_for_one_are_refused(
+    mysql_shop: MySqlShop, tmp_path: Path
+) -> None:
+    orders = mysql_shop.config["tables"][0]
+    tables = [*mysql_shop.config["tables"], {**orders, "name": "Orders"}]
+    with EmbeddedMariaDB(tmp_path / "folds", settings={"lower-case-table-names": "1"}) as server:
+        server.connect().query("CREATE DATABASE shop")
+        sink = {**mysql_shop.config["sink"], "port": server.port, "database": "shop"}
+        pipeline = mysql_shop.pipeline(tables=tables, sink=sink)
+        with pytest.raises(ConfigError, match="orders and Orders are one table"):
+            pipeline.run()
+    mysql_shop.write(10)
+    report = mysql_shop.pipeline(tables=tables).run()
+    assert report.head is not None
+    assert report.head.counts.tables["Orders"].rows_total == 10
+    mysql_shop.holds_once(10)

@@ -190,7 +190,8 @@ class IcebergTablesSession(TablesSession[MemberSession]):
 
     def maintain(self, rules: Maintenance, *, dry_run: bool) -> Iterator[Upkeep]:
         """Each table, then that of the ledger."""
-        for session in (*self.members.values(), self._ledger):
+        with_rows = (member for name, member in self.members.items() if name != self.rest)
+        for session in (*with_rows, self._ledger):
             for done in session.maintain(rules, dry_run=dry_run):
                 yield replace(done, remark=f"{session.sink.table}: {done.remark}")
 

@@ -71,6 +71,8 @@ _PATIENCE = "SET SESSION net_write_timeout = 3600"
 
 _DURABLE = "SELECT @@innodb_flush_log_at_trx_commit"
 
+_FOLDS = "SELECT @@lower_case_table_names"
+
 _ENGINE = """
 SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
 """
@@ -218,6 +220,10 @@ class MySqlStore(SqlStore):
                 f"sink.database: the ledger {ledger} is kept by {engine}, which has no "
                 f"transactions. ALTER TABLE {for_people(ledger)} ENGINE = InnoDB"
             )
+
+    @property
+    def folds_names(self) -> bool:
+        return bool(self.rows(_FOLDS)[0][0] != 0)
 
     @cached_property
     def needs_primary_keys(self) -> bool:

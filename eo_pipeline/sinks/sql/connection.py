@@ -67,6 +67,11 @@ class SqlStore(ABC):
     ledger_types: ClassVar[LedgerTypes]
 
     @property
+    def folds_names(self) -> bool:
+        """True if names of tables that differ in case alone are of one table."""
+        return False
+
+    @property
     def unreadable(self) -> tuple[type[Exception], ...]:
         """Exceptions for a value that Python or Arrow cannot hold."""
         return (pa.ArrowException,)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import product
 
+from eo_pipeline.errors import ConfigError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.session import Publication, goes_back
@@ -34,11 +35,23 @@ class SqlTablesSession(TablesSession[SqlSession]):
     def take_in(self, sink: TablesSink) -> None:
         there = {*self.members}
         super().take_in(sink)
+        self._refuse_folded()
         new = [member for name, member in self.members.items() if name not in there]
         others = [member for member in new if member is not self.first]
         with self.asked_at_once(SqlSession.check_other_table, members=others):
             for member in others:
                 member.check_other_table()
+
+    def _refuse_folded(self) -> None:
+        names: dict[str, str] = {}
+        for name in self.members:
+            other = names.setdefault(name.lower(), name)
+            if other != name and self.ledger.store.folds_names:
+                raise ConfigError(
+                    f"tables: {other} and {name} are one table to this server, whose "
+                    "lower_case_table_names is not 0. Nothing was read or written. Give them names "
+                    "that differ in more than case."
+                )
 
     def check_identity(self, head: LedgerEntry) -> None:
         with self.asked_at_once(SqlSession.table_identity, SqlSession.check_dead_letters):
