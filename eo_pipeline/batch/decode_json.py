@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     ByteType,
     DataType,
@@ -379,8 +380,11 @@ def native_parameters(wanted: StructType, read: StructType) -> str:
 
 
 def is_flat(wanted: StructType) -> bool:
-    """Return whether no column is nested and the native reader reads all of their types."""
-    return all(_is_native_scalar(field.dataType) for field in wanted)
+    """Return whether no column is nested, of types that the native reader reads, or binary."""
+    return all(
+        _is_native_scalar(field.dataType) or isinstance(field.dataType, BinaryType)
+        for field in wanted
+    )
 
 
 def _trial() -> Column:

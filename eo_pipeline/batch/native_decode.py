@@ -147,15 +147,21 @@ class Ordinary(NamedTuple):
         Raises:
             ConfigError: a column of the key has the name of one of the value.
         """
-        if source.value_format != "json" or source.by_registry(VALUE) or source.keeps_unknown:
-            return None
-        value, key = value_schema(source), key_schema(source)
-        if key is None or not (is_native(value) and is_native(key)):
+        value, key = cls._value(source), key_schema(source)
+        if value is None or key is None or not is_native(key):
             return None
         names = key_names(source, key)
         refuse_common_names(names, value.names)
         named = [*zip(value.names, value, strict=True), *zip(names, key, strict=True)]
         return cls(value, key, StructType([StructField(n, f.dataType) for n, f in named]))
+
+    @staticmethod
+    def _value(source: KafkaSource) -> StructType | None:
+        if source.value_format == "raw":
+            return StructType().add("value", BinaryType())
+        if source.value_format != "json" or source.by_registry(VALUE) or source.keeps_unknown:
+            return None
+        return value if is_native(value := value_schema(source)) else None
 
 
 #: Of more than one record: the time of the query, and what differs at each evaluation.
@@ -298,7 +304,8 @@ class NativeDecoder:
         source, ordinary = self.source, self.ordinary
         if ordinary is not None:
             value, key = ordinary.value, ordinary.key
-            options = {"eo.read": native_parameters(value, read_as(value))}
+            is_raw = source.value_format == "raw"
+            options = {"eo.read": "" if is_raw else native_parameters(value, read_as(value))}
         else:
             key_or_none, judge = key_schema(source), self.judge
             if judge is None or not judge.plans or key_or_none is None:

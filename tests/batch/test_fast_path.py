@@ -28,7 +28,9 @@ from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
 from eo_pipeline.pipeline import Pipeline
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.sinks.delta import DeltaSink
+from eo_pipeline.sinks.kafka import KafkaSink
 from eo_pipeline.sinks.parquet import ParquetSink
+from eo_pipeline.sinks.postgres import PostgresSink
 from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.launch import parquet_options
 from eo_pipeline.staging.attempt import Attempt
@@ -52,6 +54,15 @@ VALUES = {
     "TIMESTAMP": ['"1600-03-01T23:59:59.5Z"', '"1970-01-01T00:00:00.000001Z"'],
 }
 WIDE = ", ".join(f"c{n} {kind}" for n, kind in enumerate(VALUES))
+
+
+#: Where raw values go; None: the Delta table of the test.
+SINKS_OF_BYTES: list[Sink | None] = [
+    None,
+    KafkaSink(bootstrap_servers="h:1", topic="t"),
+    KafkaSink(bootstrap_servers="h:1", topic="t", key="value"),
+    PostgresSink(dsn="postgresql://h/d", table="t"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +137,7 @@ class World:
         assert producer.flush(120) == 0
 
     def stager(self, schema: str, sink: Sink | None = None, **source: Any) -> Stager:
-        read = KafkaSource(**self.topic.source(value_schema=schema, **source))
+        read = KafkaSource(**self.topic.source(value_schema=schema or None, **source))
         return Stager(read, sink or DeltaSink(path=str(self.folder / "t")), None, lineage=True)
 
     def entry(self) -> LedgerEntry:
@@ -301,6 +312,28 @@ def test_keys_values_and_tombstones_are_counted(world: World) -> None:
     direct, _ = world.both(world.stager("id BIGINT", tombstones="skip"))
     assert (direct.counts.tombstones, direct.counts.records, direct.counts.key_bytes) == (2, 4, 16)
     assert direct.counts.bytes == 18
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("sink", SINKS_OF_BYTES, ids=["delta", "kafka", "kafka-key", "postgres"])
+def test_raw_values_are_staged_as_they_are(world: World, sink: Sink | None, held: bool) -> None:
+    odd = [b"", b"\0", b"\xff\xfe", b"{}", bytes(range(256)) * 40, None]
+    for partition in (0, 3):
+        world.write(odd * 60, partition, key=b"k\xc3\xa9y")
+    raw = {"value_format": "raw", "tombstones": "skip"}
+    direct, _ = world.both(world.stager("", sink, **raw), held=held)
+    assert direct.counts.rows == 600
+    if sink is None:
+        assert direct.table["value"].to_pylist()[:5] == odd[:5]
+    direct, _ = world.both(world.stager("", sink, key_format="text", **raw), held=held)
+    if sink is None:
+        assert set(direct.table["key"].to_pylist()) == {"k\xe9y"}
+
+
+def test_a_raw_value_that_is_null_is_judged(world: World) -> None:
+    world.write([b"a", None, b"b"])
+    direct, _ = world.both(world.stager("", value_format="raw", on_bad_record="dead_letter"))
+    assert (direct.counts.rows, direct.counts.dead_letters) == (2, 1)
 
 
 def test_records_without_rows_make_no_file(world: World) -> None:

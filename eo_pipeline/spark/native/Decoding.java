@@ -1,6 +1,7 @@
 package eo.pipeline;
 
 import java.io.Serializable;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
@@ -46,7 +47,8 @@ final class Decoding implements Serializable {
         String told = options.get(KafkaRanges.PREFIX + "read");
         String ofWriters = options.get(KafkaRanges.PREFIX + "read_written");
         written = ofWriters == null ? null : new OrdinaryWritten(ofWriters);
-        ordinary = told == null ? (Ordinary) written : new OrdinaryJson(told);
+        Ordinary whole = told != null && told.length() > 0 ? (Ordinary) new OrdinaryJson(told) : new Raw();
+        ordinary = told == null ? (Ordinary) written : whole;
         fields = options.getInt(KafkaRanges.PREFIX + "fields", columns.size());
         String ofKey = options.get(KafkaRanges.PREFIX + "read_key");
         key = ofKey == null ? null : new OrdinaryKey(ofKey, columns.size() - fields);
@@ -58,5 +60,12 @@ final class Decoding implements Serializable {
         letters = DeadLetters.of(options);
         skipsTombstones = options.getBoolean(KafkaRanges.PREFIX + "skips_tombstones", false);
         failsUnknown = options.getBoolean(KafkaRanges.PREFIX + "fails_unknown", false);
+    }
+
+    /** A value as it is. */
+    private static final class Raw implements Ordinary {
+        public Object[] values(byte[] value, InternalRow record) {
+            return new Object[] {value, null};
+        }
     }
 }

@@ -93,6 +93,9 @@ final class Plain {
                 return XXH64.hashInt(Float.floatToIntBits(single == 0 ? 0 : single), hash);
             case BOOLEAN:
                 return XXH64.hashInt(((Boolean) value).booleanValue() ? 1 : 0, hash);
+            case BYTES:
+                byte[] raw = (byte[]) value;
+                return XXH64.hashUnsafeBytes(raw, Platform.BYTE_ARRAY_OFFSET, raw.length, hash);
             default:
                 Decimal number = (Decimal) value;
                 if (number.precision() <= DIGITS_OF_LONG) {

@@ -242,8 +242,11 @@ class RangeStager implements PartitionReader {
         return document.of(row);
     }
 
-    /** The bytes of a text, or of a number's digits. */
+    /** The bytes of a text, or of a number's digits; bytes as they are. */
     private static byte[] text(Object value) {
+        if (value instanceof byte[]) {
+            return (byte[]) value;
+        }
         return value == null ? null : UTF8String.fromString(value.toString()).getBytes();
     }
 
