@@ -95,6 +95,7 @@ def _codes(traceback: TracebackType | None) -> set[object]:
 
 _ends = False
 _is_ours = False
+_repeats = False
 
 
 def this_process_ends(*, is_ours: bool = False) -> None:
@@ -113,6 +114,17 @@ def process_ends() -> bool:
 def process_is_ours() -> bool:
     """Return whether :func:`this_process_ends` was called with ``is_ours``."""
     return _is_ours
+
+
+def this_process_repeats() -> None:
+    """Declare that this process does its work again and again until it is interrupted."""
+    global _repeats
+    _repeats = True
+
+
+def process_repeats() -> bool:
+    """Return whether :func:`this_process_repeats` was called."""
+    return _repeats
 
 
 _A = TypeVar("_A")

@@ -17,13 +17,12 @@ from eo_pipeline.cli.output import (
     EPILOG,
     ExitCode,
     Output,
-    causes,
     end_by_signal,
     engine_log,
-    error_json,
     exit_code,
     interrupted_code,
     note,
+    show_error,
 )
 from eo_pipeline.errors import EoPipelineError
 from eo_pipeline.runs.interruption import notes
@@ -90,15 +89,13 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with engine_log(verbose=ctx.meta[_VERBOSE]):
-            return self._invoke(ctx, as_json=ctx.meta[_AS_JSON], verbose=ctx.meta[_VERBOSE])
+            return self._invoke(ctx, as_json=ctx.meta[_AS_JSON])
 
-    def _invoke(self, ctx: Any, *, as_json: bool, verbose: bool) -> Any:
+    def _invoke(self, ctx: Any, *, as_json: bool) -> Any:
         try:
             return super().invoke(ctx)
         except EoPipelineError as error:
-            _print_error(error, as_json)
-            for cause in causes(error) if verbose else ():
-                note(cause)
+            show_error(error, as_json=as_json)
             raise typer.Exit(exit_code(error)) from error
         except KeyboardInterrupt as interruption:
             _print_notes(interruption, as_json)
@@ -133,13 +130,6 @@ def _print_notes(interruption: KeyboardInterrupt, as_json: bool) -> None:
             Output(as_json=True).line({"error": error})
         else:
             note(sentence)
-
-
-def _print_error(error: EoPipelineError, as_json: bool) -> None:
-    if as_json:
-        Output(as_json=True).line(error_json(error))
-    else:
-        note(str(error))
 
 
 app = typer.Typer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,15 @@ def version_or_time(text: str) -> int | datetime:
     if moment.tzinfo is None:
         raise ConfigError(f"{text} names no time zone; add one, Z for UTC")
     return moment
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(text: str) -> float | None:
+    """Parse ``45s``, ``30m`` or ``2h``, more than nothing; None for another text."""
+    match = re.fullmatch(r"([1-9]\d*)([smh])", text)
+    return float(int(match[1]) * _UNITS[match[2]]) if match else None
 
 
 def pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:

@@ -59,7 +59,7 @@ class _StderrHandler(logging.Handler):
         super().__init__(logging.DEBUG)
         self.setFormatter(logging.Formatter(_VERBOSE if verbose else None))
         self._level = logging.DEBUG if verbose else logging.INFO
-        self._verbose = verbose
+        self.is_verbose = verbose
         #: Running phases; the last element logged last.
         self.phases: list[Phase] = []
         self.shows_phases = False
@@ -70,7 +70,7 @@ class _StderrHandler(logging.Handler):
         if phase is not None:
             running = [other for other in self.phases if other is not phase and not other.has_ended]
             self.phases = [*running, phase]
-        shown = self.shows_phases and hasattr(record, "phase") and not self._verbose
+        shown = self.shows_phases and hasattr(record, "phase") and not self.is_verbose
         if record.levelno >= self._level and not shown and not self.is_muted:
             note(self.format(record))
 
@@ -120,6 +120,17 @@ def current_phase() -> str:
     """Return the running phase and its progress; empty if there is none."""
     phases = _handler.phases if _handler else []
     return next((str(phase) for phase in reversed(phases) if not phase.has_ended), "")
+
+
+def show_error(error: EoPipelineError, *, as_json: bool) -> None:
+    """Print an error, in verbose mode with its causes."""
+    if as_json:
+        Output(as_json=True).line(error_json(error))
+    else:
+        note(str(error))
+    if _handler is not None and _handler.is_verbose:
+        for cause in causes(error):
+            note(cause)
 
 
 def causes(error: EoPipelineError) -> list[str]:

@@ -4,12 +4,14 @@ set-aside, reset.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from eo_pipeline._process import this_process_repeats
 from eo_pipeline.cli.options import (
     AcceptCompacted,
     AsJson,
@@ -21,10 +23,19 @@ from eo_pipeline.cli.options import (
     Version,
     Yes,
     choose,
+    seconds,
     user,
     version_or_time,
 )
-from eo_pipeline.cli.output import Output, approve, counted, note, number, reason_for
+from eo_pipeline.cli.output import (
+    Output,
+    approve,
+    counted,
+    note,
+    number,
+    reason_for,
+    show_error,
+)
 from eo_pipeline.cli.views import (
     entry_line,
     report_json,
@@ -32,10 +43,11 @@ from eo_pipeline.cli.views import (
     show_change,
     show_losses,
 )
+from eo_pipeline.errors import ConfigError, EoPipelineError
 from eo_pipeline.operations.change_plan import ChangePlan, ChangeReport, RereadingPlan
 from eo_pipeline.operations.replay import ReplayPlan
 from eo_pipeline.pipeline import Pipeline
-from eo_pipeline.runs.report import CheckpointReport
+from eo_pipeline.runs.report import CheckpointReport, RunReport
 
 if TYPE_CHECKING:
     from eo_pipeline.audit import ReplayPreview, RowExample
@@ -130,7 +142,14 @@ _Topics = Annotated[
 ]
 
 
+_Every = Annotated[
+    str | None,
+    typer.Option("--every", help="Stay and run again, from start to start: 45s, 1m, 2h."),
+]
+
+
 def run(
+    every: _Every = None,
     max_checkpoints: _MaxCheckpoints = None,
     run_id: RunId = None,
     files: Files = None,
@@ -139,15 +158,53 @@ def run(
 ) -> None:
     """Bring the table up to the end offsets Kafka has now; a line for each checkpoint.
 
-    With --json one line {"checkpoint": ...} each, and {"run": ...} at the end.
+    With --json one line {"checkpoint": ...} each, and {"run": ...} at the end. With --every it
+    stays until it is interrupted: a temporary failure is shown and tried again at the next
+    interval, and nothing is printed for a run that finds nothing new.
     """
     output = Output(as_json)
+    interval_s = None if every is None else _interval_s(every)
     pipeline = choose(files, name).pipeline
-    with _reporting(output, f"run {pipeline.name}", None) as on_checkpoint:
-        done = pipeline.run(
-            run_id=run_id, on_checkpoint=on_checkpoint, max_checkpoints=max_checkpoints
-        )
-    if as_json:
+    version = None
+
+    def run_once() -> None:
+        nonlocal version
+        with _reporting(output, f"run {pipeline.name}", None) as on_checkpoint:
+            done = pipeline.run(
+                run_id=run_id, on_checkpoint=on_checkpoint, max_checkpoints=max_checkpoints
+            )
+        if done.head.version != version:
+            _show_run(output, done)
+        version = done.head.version
+
+    if interval_s is None:
+        run_once()
+    else:
+        _repeat(run_once, interval_s, as_json=as_json)
+
+
+def _interval_s(text: str) -> float:
+    if interval_s := seconds(text):
+        return interval_s
+    raise ConfigError("--every takes 45s, 1m, 2h")
+
+
+def _repeat(run_once: Callable[[], None], interval_s: float, *, as_json: bool) -> NoReturn:
+    """Run at once, and again ``interval_s`` after each start, also after a temporary failure."""
+    this_process_repeats()
+    while True:
+        started = time.monotonic()
+        try:
+            run_once()
+        except EoPipelineError as error:
+            if not error.retryable:
+                raise
+            show_error(error, as_json=as_json)
+        time.sleep(max(0.0, started + interval_s - time.monotonic()))
+
+
+def _show_run(output: Output, done: RunReport) -> None:
+    if output.as_json:
         summary = {
             "pipeline": done.pipeline,
             "run_id": done.run_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eo_pipeline.cli.options import AsJson, Files, Name, documents, load
+from eo_pipeline.cli.options import AsJson, Files, Name, documents, load, seconds
 from eo_pipeline.cli.output import EPILOG, ExitCode, Output, counted, duration, instant
 from eo_pipeline.errors import ConfigError
 from eo_pipeline.spark import SparkSettings
@@ -28,7 +27,6 @@ from eo_pipeline.spark.server.manage import (
 from eo_pipeline.spark.server.record import ServerRecord, UnreadableRecordError, nearest
 
 _MIB = 1024**2
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 _Idle = Annotated[str, typer.Option(help="Stop after this long without use: 45s, 30m, 2h; never.")]
 _Host = Annotated[
@@ -64,7 +62,7 @@ def start_spark(
     output = Output(as_json)
     settings = _settings(files, name)
     wanted = ServerOptions(
-        settings.master, settings.launch(), _host(host), port, _seconds(idle_timeout)
+        settings.master, settings.launch(), _host(host), port, _idle_s(idle_timeout)
     )
     with output.busy("Starting Spark"):
         record, is_new = start(Path.cwd(), wanted)
@@ -100,13 +98,11 @@ def _host(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
-    if text == "never":
-        return 0.0
-    match = re.fullmatch(r"(\d+)([smh])", text)
-    if not match or not int(match[1]):
+def _idle_s(text: str) -> float:
+    idle_s = 0.0 if text == "never" else seconds(text)
+    if idle_s is None:
         raise ConfigError("--idle-timeout takes 45s, 30m, 2h, or never")
-    return float(int(match[1]) * _UNITS[match[2]])
+    return idle_s
 
 
 @app.command("status", epilog=EPILOG)

@@ -4,7 +4,8 @@ A JVM compiles hot methods twice: soon and cheaply (C1), and later, from a profi
 as fast (C2). For a few thousand records C2 takes a third of a cold Spark's time, and its code
 is lost when the process ends. A Spark for little work, in a process that ends with it, is started
 without C2; one for more work has C2 with higher thresholds, which spare methods that run only a few
-thousand times: most of the compilations.
+thousand times: most of the compilations. In a process that repeats little work they are so high
+that the work of hours pays for C2.
 
 Spark generates and compiles Java code for each plan, anew in each session: a third of a second on a
 warm server. The smallest jobs are faster if Spark interprets its plan row by row.
@@ -23,7 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from eo_pipeline._process import process_ends
+from eo_pipeline._process import process_ends, process_repeats
 from eo_pipeline.spark.launch import JAVA_OPTIONS, is_local
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ C1_ALONE = "-XX:TieredStopAtLevel=1"
 C2_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+
+#: Thresholds of C2 a hundred times the defaults.
+C2_LAST = (
+    "-XX:Tier4InvocationThreshold=500000 -XX:Tier4MinInvocationThreshold=60000 "
+    "-XX:Tier4CompileThreshold=1500000 -XX:Tier4BackEdgeThreshold=4000000"
 )
 
 #: Spark settings that disable code generation. From 30,000 records on they slow a cold run down.
@@ -91,7 +98,8 @@ def launched_for(
     """
     if not (process_ends() and is_local(master)) or JAVA_OPTIONS in config:
         return launch
-    compilers = C2_LATER if _amount.get() is Workload.LARGE else C1_ALONE
+    of_little = C2_LAST if process_repeats() else C1_ALONE
+    compilers = C2_LATER if _amount.get() is Workload.LARGE else of_little
     return {**launch, JAVA_OPTIONS: f"{launch[JAVA_OPTIONS]} {compilers}"}
 
 

@@ -168,6 +168,29 @@ def commands_of(user: Path) -> list[str]:
     return [" ".join(command) for _, command in those_alive(made_by(user), psutil.Process.cmdline)]
 
 
+def test_a_run_that_stays_goes_on_with_the_server_that_is_there(project: Project) -> None:
+    def holds_all() -> bool:
+        return project.table.coordinates().keys() == project.topic.written
+
+    assert project.eo("spark", "start").code == 0
+    project.topic.write(20)
+    staying = project.begin("run", "--every", "1s")
+    wait_until(holds_all)
+
+    os.kill(project.status()["pid"], signal.SIGKILL)
+    assert project.eo("spark", "start").code == 0
+    project.topic.write(20)
+    wait_until(holds_all)
+    project.table.assert_holds_once(project.topic.written)
+    assert project.started() == 2
+
+    # what does not get better by itself ends it
+    project.table.execute("drop table events")
+    _, err = staying.communicate(timeout=60)
+    assert staying.returncode == 1
+    assert "Traceback" not in err
+
+
 def test_runs_find_the_warm_spark_and_start_none_until_it_is_stopped(project: Project) -> None:
     assert project.status()["running"] is False
     assert project.eo("spark", "start").code == 0
