@@ -87,11 +87,14 @@ def engine_log(*, verbose: bool) -> Iterator[None]:
     _handler = _StderrHandler(verbose=verbose)
     logger.addHandler(_handler)
     logger.setLevel(logging.DEBUG)
+    # py4j and transforms may give the root logger a handler, which would print all levels, too
+    logger.propagate = False
     kafka.setLevel(logging.DEBUG if verbose else logging.NOTSET)
     try:
         yield
     finally:
         logger.removeHandler(_handler)
+        logger.propagate = True
         logger.setLevel(levels[0])
         kafka.setLevel(levels[1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from typer.testing import CliRunner
 
 from eo_pipeline.cli.app import app
+from eo_pipeline.cli.output import engine_log
 from tests.cli.shell import Shell, eo
 from tests.support.proxy import Proxy
 from tests.support.servers import wait_until
@@ -73,3 +75,18 @@ def test_an_interval_is_a_duration() -> None:
         ended = CliRunner().invoke(app, ["run", "--every", text])
         assert ended.exit_code == 2
         assert "--every takes" in ended.stderr
+
+
+def test_a_handler_that_others_give_the_root_logger_prints_none_of_our_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Found before: py4j gives it one when it loses Java, and a process that stays printed all."""
+    others = logging.StreamHandler(sys.stderr)
+    logging.getLogger().addHandler(others)
+    try:
+        with engine_log(verbose=False):
+            logging.getLogger("eo_pipeline.runs").info("version 3")
+            logging.getLogger("eo_pipeline.runs").debug("details")
+    finally:
+        logging.getLogger().removeHandler(others)
+    assert capsys.readouterr().err == "version 3\n"
