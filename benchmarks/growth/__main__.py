@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.growth import ledger, runs
-from benchmarks.growth.curves import KEYS, RUNS, Curve, shape_of
+from benchmarks.growth import cluster, ledger, runs
+from benchmarks.growth.curves import DRIVER, KEYS, RUNS, Curve, shape_of
 from benchmarks.growth.page import publish, read, write
 from benchmarks.growth.runs import Point, Runs
 from benchmarks.suite import machine
@@ -25,6 +25,11 @@ _MEASURES: Mapping[str, Callable[[Runs, Sequence[int], int], Iterator[Point]]] =
     "records": runs.records,
     "columns": runs.columns,
     "bytes": runs.record_bytes,
+}
+
+_COSTS: Mapping[str, Callable[[Sequence[int], int], Iterator[Point]]] = {
+    "executors": cluster.executors,
+    "files": cluster.files,
 }
 
 
@@ -52,6 +57,8 @@ def _measure(asked: argparse.Namespace) -> None:
             if key in RUNS:
                 warm = warm or stack.enter_context(runs.opened())
                 found = _MEASURES[key](warm, sizes, asked.rounds)
+            elif key in DRIVER:
+                found = _COSTS[key](sizes, asked.rounds)
             else:
                 found = _of_ledger(key, sizes, asked.seconds)
             curves[key] = _drawn(key, found)

@@ -54,17 +54,39 @@ RUNS = {
     ),
 }
 
-KEYS = (*(f"ledger-{sink}" for sink in ledger.SINKS), *RUNS)
+#: On a cluster, whose executors have a core each.
+DRIVER = {
+    "executors": Shape(
+        "Executors",
+        "executors",
+        "A warm checkpoint of 600,000 records of 200 bytes in 16 partitions, into Delta in a "
+        "bucket: what it costs the pipeline's process and Spark's driver.",
+        (1, 2, 4, 8),
+    ),
+    "files": Shape(
+        "Staged files",
+        "files",
+        "A warm checkpoint of 80,000 records of 200 bytes in 1,000 partitions, by two executors "
+        "that say they have so many cores: a file for each.",
+        (1, 10, 100, 1_000),
+    ),
+}
+
+_SHAPES = {**RUNS, **DRIVER}
+
+KEYS = (*(f"ledger-{sink}" for sink in ledger.SINKS), *_SHAPES)
 
 
 def shape_of(key: str) -> Shape:
     """Of one of :data:`KEYS`."""
-    return RUNS.get(key, LEDGER)
+    return _SHAPES.get(key, LEDGER)
 
 
 def title_of(key: str) -> str:
     """The heading of one of :data:`KEYS`."""
-    return RUNS[key].title if key in RUNS else f"{LEDGER.title}: {key.removeprefix('ledger-')}"
+    return (
+        _SHAPES[key].title if key in _SHAPES else f"{LEDGER.title}: {key.removeprefix('ledger-')}"
+    )
 
 
 @dataclass

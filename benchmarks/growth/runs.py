@@ -56,13 +56,13 @@ def named(records: int, partitions: int = PARTITIONS) -> Load:
     return Load(records, "id BIGINT NOT NULL, name STRING", made, partitions)
 
 
-def bulk(records: int) -> Load:
+def bulk(records: int, partitions: int = PARTITIONS) -> Load:
     """Of 200 bytes, as the comparison with others has them."""
 
     def made() -> Iterator[bytes]:
         return (value for frame in frames(0, records) for value in values(frame))
 
-    return Load(records, SPARK_SCHEMA, made)
+    return Load(records, SPARK_SCHEMA, made, partitions)
 
 
 def wide(columns: int) -> Load:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
 
@@ -26,11 +27,15 @@ class SlowLink:
     Args:
         port: the server's.
         delay: the round trip to it.
+        heard: is given the first bytes of each request.
     """
 
-    def __init__(self, port: int, delay: float) -> None:
+    def __init__(
+        self, port: int, delay: float, heard: Callable[[bytes], object] | None = None
+    ) -> None:
         self._server = (_HOST, port)
         self._delay = delay
+        self._heard = heard
         self._listener = socket.create_server((_HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         Thread(target=self._accept, daemon=True).start()
@@ -57,6 +62,8 @@ class SlowLink:
             while data := connection.client.recv(_CHUNK):
                 if connection.answered:
                     connection.answered = False
+                    if self._heard:
+                        self._heard(data)
                     time.sleep(self._delay)
                 connection.server.sendall(data)
         _end(connection.server)

@@ -123,7 +123,7 @@ class Attempt:
 
     def _collected(self, file: Found) -> tuple[StagedFile, pa.Schema]:
         sync(file.place)
-        with pq.ParquetFile(parquet_source(file.place)) as parquet:
+        with pq.ParquetFile(parquet_source(file.place, file.size)) as parquet:
             name = relative_name(file.place, self.data)
             return StagedFile(name, file.size, parquet.metadata.num_rows), parquet.schema_arrow
 

@@ -11,7 +11,7 @@ from eo_pipeline._lazy import pa, pq
 from eo_pipeline.errors import RefusedError
 from eo_pipeline.ledger.entry import LedgerEntry
 from eo_pipeline.progress import current
-from eo_pipeline.storage.paths import Place, parquet_source, size_of
+from eo_pipeline.storage.paths import Place, parquet_source, sizes_of
 
 #: The column of a file that holds rows in a sink's own form.
 PACKED_COLUMN = "_eo_packed"
@@ -58,6 +58,10 @@ class StagedTable:
         root = self.root
         return [] if root is None else [root / file.path for file in self.files]
 
+    def sizes(self) -> dict[Place, int]:
+        """Return the bytes of each file, as :meth:`verify` found them, by its absolute path."""
+        return {path: file.size for path, file in zip(self.paths(), self.files, strict=True)}
+
     @property
     def rows(self) -> int:
         """Number of rows that :meth:`batches` gives."""
@@ -78,7 +82,11 @@ class StagedTable:
 
         Asked before anything is published: a file cut short or removed must not be half-read.
         """
-        _process.each(_verify, [*zip(self.files, self.paths(), strict=True)])
+        if self.root is None:
+            return
+        sizes = sizes_of(self.root, [file.path for file in self.files])
+        staged = zip(self.files, self.paths(), strict=True)
+        _process.each(_verify, [(file, path, sizes.get(file.path)) for file, path in staged])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, at most :data:`BATCH_ROWS` at a time, fewer of long ones, so that memory stays
@@ -121,7 +129,7 @@ class StagedTable:
         if self.table is not None:
             yield from self.table[name].chunks
         for staged, path in zip(self.files, self.paths(), strict=True):
-            with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
+            with _reading(staged), pq.ParquetFile(parquet_source(path, staged.size)) as file:
                 for batch in batches_of(file, [name]):
                     yield batch.column(0)
 
@@ -130,7 +138,7 @@ class StagedTable:
         if self.table is not None:
             yield from self.table.to_batches(max_chunksize=BATCH_ROWS)
         for staged, path in zip(self.files, self.paths(), strict=True):
-            with _reading(staged), pq.ParquetFile(parquet_source(path)) as file:
+            with _reading(staged), pq.ParquetFile(parquet_source(path, staged.size)) as file:
                 seen = 0
                 for batch in batches_of(file, columns):
                     seen += batch.num_rows
@@ -164,15 +172,14 @@ def _reading(file: StagedFile) -> Iterator[None]:
         raise _not_as_promised(file, f"cannot be read: {error}") from error
 
 
-def _verify(file_and_path: tuple[StagedFile, Place]) -> None:
-    file, path = file_and_path
-    size = size_of(path)
+def _verify(staged: tuple[StagedFile, Place, int | None]) -> None:
+    file, path, size = staged
     if size is None:
         raise _not_as_promised(file, "is missing")
     if size != file.size:
         raise _not_as_promised(file, f"has {size} bytes, the manifest says {file.size}")
     with _reading(file):
-        rows = pq.read_metadata(parquet_source(path)).num_rows
+        rows = pq.read_metadata(parquet_source(path, size)).num_rows
     _check_rows(file, rows)
 
 

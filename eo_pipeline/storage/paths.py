@@ -214,13 +214,13 @@ class RemotePath:
             yield buffer
             self.put_new(buffer.getvalue())
 
-    def open(self) -> ObjectReader:
-        """Open the file to read parts of it.
+    def open(self, size: int | None = None) -> ObjectReader:
+        """Open the file, which has ``size`` bytes (None: the store is asked), to read parts of it.
 
         Raises:
             FileNotFoundError: there is none.
         """
-        size = self.size()
+        size = self.size() if size is None else size
         if size is None:
             raise FileNotFoundError(errno.ENOENT, "there is no such file", str(self))
         return ObjectReader(self, size)
@@ -592,9 +592,11 @@ def remove_empty_folders(folder: Place) -> None:
                 Path(parent, name).rmdir()
 
 
-def parquet_source(path: Place) -> Any:
-    """Return ``path`` in a form that pyarrow reads Parquet from."""
-    return path.open() if isinstance(path, RemotePath) else path
+def parquet_source(path: Place, size: int | None = None) -> Any:
+    """Return ``path`` in a form that pyarrow reads Parquet from; a known ``size`` in bytes saves a
+    request.
+    """
+    return path.open(size) if isinstance(path, RemotePath) else path
 
 
 def _raise_unless_missing(_function: object, _path: object, error: Any) -> None:

@@ -211,7 +211,7 @@ def test_footers_are_read_side_by_side_when_rows_are_collected_and_when_they_are
         pq.write_table(rows, attempt.rows_folder() / f"part-{number}.parquet")
     together = threading.Barrier(files)
 
-    def asked(place: Path) -> Path:
+    def asked(place: Path, _: int) -> Path:
         together.wait(60)
         return place
 

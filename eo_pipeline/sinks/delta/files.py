@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -210,11 +210,12 @@ class AddActions:
         elif self.partition_by or not all(is_below(p, self.root / ROWS_FOLDER) for p in paths):
             paths = files.link(paths, _process.each(self._folder_of_file, paths))
         is_ours = staged.table is not None
-        return _process.each(partial(self._action, is_ours=is_ours), paths)
+        return _process.each(partial(self._action, staged.sizes(), is_ours=is_ours), paths)
 
-    def _action(self, path: Place, *, is_ours: bool) -> AddAction:
+    def _action(self, sizes: Mapping[Place, int], path: Place, *, is_ours: bool) -> AddAction:
+        size = sizes.get(path) or size_of(path)
         try:
-            with pq.ParquetFile(parquet_source(path)) as file:
+            with pq.ParquetFile(parquet_source(path, size)) as file:
                 schema = TYPES.schema(own_columns(file.schema_arrow))
                 metadata = file.metadata
                 values = self._values(file.read) if self.partition_by else {}
@@ -229,7 +230,7 @@ class AddActions:
         columns = pa.schema([field for field in schema if field.name not in self.partition_by])
         return AddAction(
             path=relative_name(path, self.root),
-            size=size_of(path) or 0,
+            size=size or 0,
             partition_values=partition_values,
             modification_time=int(time.time() * 1000),
             data_change=True,

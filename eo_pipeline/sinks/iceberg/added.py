@@ -52,13 +52,14 @@ class NewFiles:
         fields = metadata.spec().fields
         self.sources = [self._schema.find_field(field.source_id).name for field in fields]
 
-    def added(self, place: Place) -> Added:
-        """``place`` as a manifest names it.
+    def added(self, place: Place, size: int | None = None) -> Added:
+        """``place`` as a manifest names it; ``size`` in bytes, if known.
 
         Raises:
             RefusedError: the table cannot take it as it is.
         """
-        with pq.ParquetFile(parquet_source(place)) as file:
+        size = size_of(place) if size is None else size
+        with pq.ParquetFile(parquet_source(place, size)) as file:
             footer = file.metadata
             refuse_unbounded_footer(footer, TYPES.store)
             has_ids = self._has_ids(place, footer.schema.to_arrow_schema())
@@ -71,7 +72,7 @@ class NewFiles:
             file_path=uri_of(place),
             file_format=FileFormat.PARQUET,
             partition=self._partition(place, statistics, read),
-            file_size_in_bytes=size_of(place),
+            file_size_in_bytes=size,
             sort_order_id=None,
             spec_id=self._metadata.default_spec_id,
             equality_ids=None,

@@ -402,7 +402,7 @@ def new_files(
     """
     if rows is None:
         return []
-    new, paths = NewFiles(metadata), rows.paths()
+    new, paths, sizes = NewFiles(metadata), rows.paths(), rows.sizes()
     if rows.table is not None:
         table = TYPES.table(rows.table.select(own_columns(rows.table.schema).names))
         refuse_unbounded_rows(table, TYPES.store)
@@ -410,7 +410,7 @@ def new_files(
         layout = zip(new.sources, transforms, strict=True)
         keys = [partition_values(table[source], transform) for source, transform in layout]
         paths = files.write(one_file_each(table.cast(with_ids(table.schema, new.ids)), keys))
-    return _process.each(new.added, paths)
+    return _process.each(lambda path: new.added(path, sizes.get(path)), paths)
 
 
 def manifests_of(transaction: Transaction, root: Place) -> list[Place]:

@@ -28,7 +28,7 @@ def test_footers_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.Monke
         pq.write_table(rows, folder / f"part-{number}.parquet")
     together = threading.Barrier(FILES)
 
-    def asked(place: Path) -> Path:
+    def asked(place: Path, _: int) -> Path:
         together.wait(60)
         return place
 
