@@ -20,7 +20,7 @@ from eo_pipeline.runs.checkpoint import (
     workload_of,
 )
 from eo_pipeline.spark.launch import JAVA_OPTIONS, launch_settings
-from eo_pipeline.spark.startup import C1_ALONE, C2_LATER, Workload, launched_for, work
+from eo_pipeline.spark.startup import C1_ALONE, C2_LAST, C2_LATER, Workload, launched_for, work
 
 MEASURED = Counts(records=1_000, bytes=200_000, costs=Costs(phases_ms={"stage": 9_000}))
 
@@ -112,6 +112,16 @@ def test_little_work_in_a_process_that_ends_gets_the_first_compiler_alone() -> N
 
 @pytest.mark.usefixtures("ending")
 def test_more_work_there_gets_the_second_for_what_runs_very_often() -> None:
+    assert options(amount=Workload.LARGE) == f"-XX:+UseParallelGC {C2_LATER}"
+
+
+@pytest.mark.usefixtures("ending")
+def test_little_work_that_is_repeated_gets_the_second_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_process, "_repeats", False)
+    _process.this_process_repeats()
+    assert options() == f"-XX:+UseParallelGC {C2_LAST}"
     assert options(amount=Workload.LARGE) == f"-XX:+UseParallelGC {C2_LATER}"
 
 
