@@ -91,7 +91,7 @@ bench-quick: $(VENV)/.ready-dev ## the same with fewer records, in less than ten
 	@$(DEMO) setup
 	@$(BIN)/python -m benchmarks.suite --quick $(ARGS)
 
-bench-growth: $(VENV)/.ready-dev ## what grows with the ledger, partitions, records, columns
+bench-growth: $(VENV)/.ready-dev ## what grows with the ledger, partitions, records, executors, files
 	@$(DEMO) setup
 	@sh tests/install_stores.sh
 	@$(BIN)/python -m benchmarks.growth $(ARGS)

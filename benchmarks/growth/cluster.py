@@ -42,6 +42,9 @@ OVER_FILES = bulk(80_000, partitions=1_000)
 EXECUTORS = 2
 #: Checkpoints before any figure.
 WARM_UP = 5
+#: Java compiles what the driver runs over so many; small ones do.
+COMPILED = 30
+SMALL = bulk(8_000)
 
 _BUCKET = "growth"
 _REGISTERED_S = 120.0
@@ -129,8 +132,15 @@ class Site:
         yield name
         delete(self.kafka.bootstrap_servers, name)
 
-    def config(self, topic: str, sink: str, remote: str) -> dict[str, Any]:
-        """Return the pipeline of ``topic``."""
+    def fill(self, topic: str, load: Load) -> None:
+        """Put the records of ``load`` at the end of ``topic``."""
+        put(self.kafka.bootstrap_servers, topic, dealt_out(load.made(), load.partitions))
+
+    def run(self, topic: str, sink: str, remote: str, load: Load) -> None:
+        """Run the pipeline of ``topic``, which finds the records of ``load``."""
+        self.worker.run(self._config(topic, sink, remote), load.records)
+
+    def _config(self, topic: str, sink: str, remote: str) -> dict[str, Any]:
         storage = self.store.storage_by(f"http://{HOST}:{self.link.port}")
         assert storage.access_key_id is not None
         assert storage.secret_access_key is not None
@@ -194,6 +204,13 @@ class Driver:
                 raise SystemExit(f"Spark did not get {executors} executors")
             time.sleep(_LOOK_AGAIN_S)
 
+    def compile(self) -> None:
+        """Let Java see what it runs."""
+        with self._site.topic(SMALL) as topic:
+            for _ in range(COMPILED):
+                self._site.fill(topic, SMALL)
+                self._site.run(topic, "delta", self._spark.remote, SMALL)
+
     def costs(self, sink: str, load: Load, rounds: int) -> Mapping[str, float]:
         """Return the median costs of ``rounds`` checkpoints of ``load``."""
         with self._site.topic(load) as topic:
@@ -201,11 +218,10 @@ class Driver:
         return {name: statistics.median(costs[name] for costs in each) for name in each[0]}
 
     def _cost(self, topic: str, sink: str, load: Load) -> Mapping[str, float]:
-        put(self._site.kafka.bootstrap_servers, topic, dealt_out(load.made(), load.partitions))
-        config = self._site.config(topic, sink, self._spark.remote)
+        self._site.fill(topic, load)
         time.sleep(_SETTLED_S)
         before = self._counted()
-        self._site.worker.run(config, load.records)
+        self._site.run(topic, sink, self._spark.remote, load)
         time.sleep(_SETTLED_S)
         return {name: figure - before[name] for name, figure in self._counted().items()}
 
@@ -252,6 +268,7 @@ def executors(sizes: Sequence[int], rounds: int) -> Iterator[Point]:
     with _site(max(sizes), LoggingKafka) as site:
         for size in sizes:
             with site.driver(size) as driver:
+                driver.compile()
                 costs = driver.costs("delta", OVER_EXECUTORS, rounds)
             for name in ("process", "driver", "returned", "tasks", "jobs", "kafka", "bucket"):
                 yield _LINES[name], size, costs[name]

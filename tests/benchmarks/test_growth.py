@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.growth import ledger
+from benchmarks.growth import cluster, ledger
 from benchmarks.growth.curves import Curve
 from benchmarks.growth.page import publish, read, write
-from benchmarks.growth.runs import long, named, wide
+from benchmarks.growth.runs import bulk, long, named, wide
 
 _PAGE = "before\n<!-- figures: growth -->\nold\n<!-- end of figures: growth -->\nafter\n"
 
@@ -61,3 +61,24 @@ def test_a_ledger_is_looked_at_at_each_length(kind: str, tmp_path: Path) -> None
         (name, size) for size in (2, 4) for name in ("nothing new", "recover", "commit")
     ]
     assert all(ms > 0 for _, _, ms in found)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_costs_the_driver_as_much_with_more_executors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In what does not depend on the machine: bytes, tasks, and requests."""
+    monkeypatch.setattr(cluster, "OVER_EXECUTORS", bulk(8_000, partitions=2))
+    monkeypatch.setattr(cluster, "WARM_UP", 1)
+    monkeypatch.setattr(cluster, "COMPILED", 1)
+    costs: dict[float, dict[str, float]] = {1: {}, 2: {}}
+    for name, size, figure in cluster.executors((1, 2), 1):
+        costs[size][name] = figure
+    for executors in costs.values():
+        assert executors["jobs, number"] == 1
+        assert executors["tasks, number"] == 2
+        assert 0 < executors["returned by tasks, kB"] < 20
+    one, two = costs.values()
+    assert two["returned by tasks, kB"] < 1.1 * one["returned by tasks, kB"]
+    name = "requests to the bucket, number"
+    assert 0 < two[name] < 1.1 * one[name]

@@ -76,7 +76,7 @@ def test_a_file_costs_few_requests(
                 content = io.BytesIO()
                 rows = {"id": [number], CHECKPOINT_COLUMN: [head.version]}
                 pq.write_table(pa.table(rows), content)
-                (attempt.rows_folder() / f"{number}.parquet").put(content.getvalue())
+                (attempt.rows_folder() / f"{number}.parquet").write_bytes(content.getvalue())
             proxy.recorded = bytearray()
             staged = attempt.collect(attempt.rows_folder(), lambda: pa.schema([]))
             assert session.publish(head, StagedOutput(staged)) is CommitOutcome.COMMITTED
