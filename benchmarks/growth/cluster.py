@@ -270,8 +270,8 @@ def executors(sizes: Sequence[int], rounds: int) -> Iterator[Point]:
             with site.driver(size) as driver:
                 driver.compile()
                 costs = driver.costs("delta", OVER_EXECUTORS, rounds)
-            for name in ("process", "driver", "returned", "tasks", "jobs", "kafka", "bucket"):
-                yield _LINES[name], size, costs[name]
+            for name, line in _LINES.items():
+                yield line, size, costs[name]
 
 
 def files(sizes: Sequence[int], rounds: int) -> Iterator[Point]:

@@ -83,7 +83,7 @@ def engine_log(*, verbose: bool) -> Iterator[None]:
     """Print the engine's log on stderr; with ``verbose`` all levels, including librdkafka's."""
     global _handler
     logger, kafka, _handler = logging.getLogger(_ENGINE), logging.getLogger(_KAFKA), None
-    levels = logger.level, kafka.level
+    levels, propagates = (logger.level, kafka.level), logger.propagate
     _handler = _StderrHandler(verbose=verbose)
     logger.addHandler(_handler)
     logger.setLevel(logging.DEBUG)
@@ -94,7 +94,7 @@ def engine_log(*, verbose: bool) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(_handler)
-        logger.propagate = True
+        logger.propagate = propagates
         logger.setLevel(levels[0])
         kafka.setLevel(levels[1])
 

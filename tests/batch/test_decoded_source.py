@@ -199,6 +199,19 @@ def test_keys_become_columns_where_they_are_read(
     same(world, world.stager(SCHEMA, **source, tombstones="skip"))
 
 
+def test_a_transform_gets_raw_values_that_nothing_judges(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_two(rows: DataFrame) -> DataFrame:
+        return rows.where("length(value) > 1").withColumn("hex", F.hex("value"))
+
+    world.write([b"", b"\0", b"\xff\xfe", bytes(range(256)), None])
+    counts = judged(monkeypatch)
+    stager = world.stager("", value_format="raw", tombstones="skip", key_format="text")
+    ours = same(world, replace(stager, transform=of_two))
+    assert (ours.counts.rows, ours.counts.tombstones, {*counts}) == (2, 1, {0})
+
+
 @pytest.mark.core
 def test_nested_columns_need_no_transform(world: World) -> None:
     world.write([value(n) for n in range(40)] + [b'{"tags": []}', b'{"at": null, "tags": [null]}'])

@@ -47,8 +47,11 @@ final class Decoding implements Serializable {
         String told = options.get(KafkaRanges.PREFIX + "read");
         String ofWriters = options.get(KafkaRanges.PREFIX + "read_written");
         written = ofWriters == null ? null : new OrdinaryWritten(ofWriters);
-        Ordinary whole = told != null && told.length() > 0 ? (Ordinary) new OrdinaryJson(told) : new Raw();
-        ordinary = told == null ? (Ordinary) written : whole;
+        if (told == null) {
+            ordinary = written;
+        } else {
+            ordinary = told.length() == 0 ? (Ordinary) new Raw() : new OrdinaryJson(told);
+        }
         fields = options.getInt(KafkaRanges.PREFIX + "fields", columns.size());
         String ofKey = options.get(KafkaRanges.PREFIX + "read_key");
         key = ofKey == null ? null : new OrdinaryKey(ofKey, columns.size() - fields);
