@@ -173,7 +173,9 @@ class JsonDecoder(Decoder):
             row = F.coalesce(self._fast.row, converted(self._leaves, schema))
             df = df.withColumn(PARSED, row)
         else:
-            df = raw.withColumn(TEXT, cast).withColumn(_MARKS, marked(text))
+            # a text that was cut is bad without being parsed, which would take an exception
+            marks_if_whole = F.when(braced(text), marked(text))
+            df = raw.withColumn(TEXT, cast).withColumn(_MARKS, marks_if_whole)
             df = df.withColumn(_LEAVES, self._read_leaves(marks))
             df = df.withColumn(PARSED, converted(self._leaves, schema))
         df = df.withColumn(_KEYS, self._judged(keys_if_needed(schema, text, marks, F.col(PARSED))))

@@ -33,6 +33,7 @@ from eo_pipeline.batch.native_decode import (
     Ordinary,
     Recently,
     judged,
+    needs_judge,
     read_counts,
     results_of,
     row_options,
@@ -193,7 +194,7 @@ class FastPath:
         file_columns = self._file_columns(spark, in_files=attempt is not None)
         if file_columns is None:
             return None
-        judges = judged.has(entry, self.sink) or had_bad_records
+        judges = needs_judge(entry, self.source, self.sink, attempt, had_bad=had_bad_records)
         if judges and attempt is None:
             return None
         decoder = NativeDecoder.of(spark, self.source, self.sink, judges=judges, where=self.where)

@@ -47,7 +47,7 @@ from eo_pipeline.formats.parts import VALUE
 from eo_pipeline.formats.wire_format import ReadSchemas
 from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource
-from eo_pipeline.ledger.entry import Checksum, LedgerEntry
+from eo_pipeline.ledger.entry import START_VERSION, Checksum, LedgerEntry
 from eo_pipeline.sinks.config import Sink
 from eo_pipeline.spark import (
     interruptible,
@@ -116,6 +116,23 @@ class Recently:
 
 #: Tables with records that are not ordinary.
 judged = Recently()
+
+
+def needs_judge(
+    entry: LedgerEntry, source: KafkaSource, sink: Sink, attempt: Attempt | None, *, had_bad: bool
+) -> bool:
+    """Return whether some of ``entry``'s records are likely to be judged, so that a read without a
+    judge would be in vain; ``had_bad``: the checkpoint before had bad records.
+
+    A first checkpoint, of dead letters and in files, may have any: a judge costs it a third of a
+    second in a new process, and a read in vain seconds.
+    """
+    is_first = (
+        entry.version == START_VERSION + 1
+        and attempt is not None
+        and source.on_bad_record != "fail"
+    )
+    return judged.has(entry, sink) or had_bad or is_first
 
 
 class Judge(NamedTuple):

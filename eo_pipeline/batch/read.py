@@ -50,6 +50,9 @@ _TUNING = {
     # of a log has one under way, and every range would wait for it (500 by default)
     "kafka.fetch.max.wait.ms": "1",
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    # metrics of a consumer, which lives for one range or some: over 200 partitions they take 4 %
+    "kafka.auto.include.jmx.reporter": "false",
+    "kafka.enable.metrics.push": "false",
 }
 
 #: Bytes of one partition in a fetch, and of all of them: each has a consumer, which is kept with

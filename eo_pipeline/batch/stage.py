@@ -34,7 +34,13 @@ from eo_pipeline.batch.decoded_source import (
     has_decoded_source,
 )
 from eo_pipeline.batch.fast_path import FastPath
-from eo_pipeline.batch.native_decode import NativeDecoder, Recently, is_of_one_record, judged
+from eo_pipeline.batch.native_decode import (
+    NativeDecoder,
+    Recently,
+    is_of_one_record,
+    judged,
+    needs_judge,
+)
 from eo_pipeline.batch.output import (
     PARQUET,
     added_columns,
@@ -250,7 +256,7 @@ class Stager:
             )
         ):
             return staged_fast
-        by_tasks = not (fast_path or few) and self._native_decoder(spark, entry, schemas)
+        by_tasks = not (fast_path or few) and self._native_decoder(spark, entry, attempt, schemas)
         native: tuple[StagedOutput, Counts] | InvalidRows | None = None
         if by_tasks and attempt:
             native, schemas = self._stage_by_tasks(spark, by_tasks, entry, attempt)
@@ -302,15 +308,18 @@ class Stager:
         return REFUSED in entry.details or self.refuses_all or not is_of_one_record(self.where)
 
     def _native_decoder(
-        self, spark: SparkSession, entry: LedgerEntry, schemas: ReadSchemas | None
+        self,
+        spark: SparkSession,
+        entry: LedgerEntry,
+        attempt: Attempt | None,
+        schemas: ReadSchemas | None,
     ) -> NativeDecoder | None:
         """Return what decodes the batch in the tasks that read it, if they may."""
         if self._needs_plan(entry) or not has_decoded_source(spark):
             return None
-        judges = self.had_bad_records or judged.has(entry, self.sink)
-        return NativeDecoder.of(
-            *(spark, self.source, self.sink), judges=judges, schemas=schemas, where=self.where
-        )
+        of = (self.source, self.sink)
+        judges = needs_judge(entry, *of, attempt, had_bad=self.had_bad_records)
+        return NativeDecoder.of(spark, *of, judges=judges, schemas=schemas, where=self.where)
 
     def _stage_by_tasks(
         self, spark: SparkSession, decoder: NativeDecoder, entry: LedgerEntry, attempt: Attempt
@@ -428,7 +437,7 @@ class Stager:
         if self.sink.partition_columns or has_many_ranges or _not_split.has(entry, self.sink):
             return None
         schemas = self.resolvers.of(entry) if self.resolvers else None
-        decoder = self._native_decoder(spark, entry, schemas)
+        decoder = self._native_decoder(spark, entry, attempt, schemas)
         if decoder is None or (decoder.judges and attempt is None):  # letters are files
             return None
         decoder = replace(decoder, where=takes)

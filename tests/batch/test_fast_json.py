@@ -15,7 +15,14 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from eo_pipeline.batch.decode import Decoded, decode
-from eo_pipeline.batch.decode_json import NativeResult, has_native_json, native_read, read_as
+from eo_pipeline.batch.decode_json import (
+    WORKING,
+    JsonDecoder,
+    NativeResult,
+    has_native_json,
+    native_read,
+    read_as,
+)
 from eo_pipeline.batch.decoded_source import IS_UTF8
 from eo_pipeline.batch.spark_schema import parsed_schema
 from eo_pipeline.embedded.spark import EmbeddedSpark
@@ -192,6 +199,14 @@ def test_what_is_not_sure_is_left_to_sparks_reader(spark: SparkSession) -> None:
     assert [case for case, done in zip(LEFT, results, strict=True) if done] == []
     whole = is_read(spark, "v BIGINT", *LEFT_WHOLE)
     assert [case for case, done in zip(LEFT_WHOLE, whole, strict=True) if done] == []
+
+
+def test_a_text_that_was_cut_is_not_parsed(spark: SparkSession) -> None:
+    """An exception of a parser for each bad record would take longer than all the rest."""
+    decoder = JsonDecoder(a_source("id BIGINT"), None)
+    frame = decoder.decoded(kafka_frame(spark, [b'{"id": 1}', b'{"id": 1', b'"id": 1}', b" {} "]))
+    given = [row[WORKING[1]] for row in frame.sort("offset").collect()]
+    assert [text is not None for text in given] == [True, False, False, True]
 
 
 def test_reading_and_judging_are_one_step_of_sparks_plan(spark: SparkSession) -> None:

@@ -486,6 +486,22 @@ def test_a_bad_record_stops_the_tasks_once_and_not_again(
     assert caplog.text.count("not ordinary") == 1
 
 
+def test_a_first_checkpoint_that_may_have_dead_letters_is_read_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "eo_pipeline.batch.fast_path")
+    stager = world.stager("id BIGINT", on_bad_record="dead_letter")
+    world.write([b"{}", b"?"])
+    first = replace(world.entry(), version=1, parent=EntryId(0, "0" * 32))
+    staged = world.directly(stager, first)
+    assert staged is not None
+    assert staged.counts.dead_letters == 1
+    assert "not ordinary" not in caplog.text
+    with_transform = stager._native_decoder(world.spark, first, world._attempt(), None)
+    assert with_transform is not None
+    assert with_transform.judges
+
+
 def test_a_table_is_as_it_would_be_whoever_staged_its_checkpoints(bench: Bench) -> None:
     """By a bad record, which is set aside, one of three goes the other way."""
     source = {"on_bad_record": "dead_letter"}

@@ -68,7 +68,7 @@ def test_so_they_are_below_a_transform(world: World, where: str) -> None:
 
     stager = replace(lenient(world, where), transform=twice)
     entry, attempt = world.entry(), world._attempt()
-    decoder = stager._native_decoder(world.spark, entry, None)
+    decoder = stager._native_decoder(world.spark, entry, None, None)
     assert decoder is not None
     staged, _ = stager._stage_by_tasks(world.spark, decoder, entry, attempt)
     assert isinstance(staged, tuple)
@@ -89,7 +89,7 @@ def test_so_they_are_below_a_transform(world: World, where: str) -> None:
 def test_what_is_of_more_than_one_record_is_left_to_the_plan(world: World, where: str) -> None:
     stager = lenient(world, where)
     assert world.directly(stager) is None
-    assert stager._native_decoder(world.spark, world.entry(), None) is None
+    assert stager._native_decoder(world.spark, world.entry(), None, None) is None
     assert world.by_plan(stager).counts.records > 200
 
 

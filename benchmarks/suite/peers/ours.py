@@ -46,6 +46,9 @@ class Ours(ProgramPeer):
             return super().run(topic, target)
         document = target.folder / "pipeline.yaml"
         document.write_text(self.line(topic, target))  # JSON is YAML
+        if target.bucket:  # as `make setup` does for its own jars
+            archive = [*_EO, "spark", "archive", "-f", str(document)]
+            self.room.start(f"{self._key}-archive", archive).finish(self.room.limit)
         command = [*_EO, "run", "-f", str(document)]
         started = time.perf_counter()
         self.room.start(self._key, command).finish(self.room.limit)

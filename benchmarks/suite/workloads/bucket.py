@@ -14,7 +14,7 @@ BUCKET = replace(
     title="Into a bucket, 8 partitions",
     text=(
         f"Plain records into an S3-compatible server on this machine, {DELAY_S * 1000:.0f} ms for "
-        "each request. Cold: without an archive of Spark's classes, which is made for other jars."
+        "each request. Cold: with an archive of Spark's classes, as for the other workloads."
     ),
     by_dlt=False,
     by_hand=False,

@@ -137,7 +137,7 @@ public class DecodedRanges implements TableProvider {
 
         public PartitionReaderFactory createReaderFactory() {
             return new Readers(
-                kafka.createReaderFactory(), new Decoding(options), Totals.of(told("totals")), read,
+                KafkaReaders.of(kafka), new Decoding(options), Totals.of(told("totals")), read,
                 split == null ? -1 : Integer.parseInt(told("number")));
         }
     }

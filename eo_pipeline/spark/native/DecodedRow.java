@@ -14,9 +14,6 @@ import org.apache.spark.unsafe.types.UTF8String;
  * Spark's own Janino compiles this: no generics, no lambdas.
  */
 final class DecodedRow {
-    private static final int TIMESTAMP = 5;
-    private static final int TIMESTAMP_TYPE = 6;
-
     // 0001-01-01 and the last microsecond of 9999-12-31
     private static final long FIRST_MICROS = -62135596800000000L;
     private static final long LAST_MICROS = 253402300799999999L;
@@ -72,16 +69,16 @@ final class DecodedRow {
                 return partition;
             case KafkaRanges.OFFSET:
                 return new Long(record.getLong(place));
-            case TIMESTAMP:
+            case KafkaRanges.TIMESTAMP:
                 long micros = record.getLong(place);
                 boolean isKept = micros >= FIRST_MICROS && micros <= LAST_MICROS;
                 return isKept && !record.isNullAt(place) ? new Long(micros) : null;
-            case TIMESTAMP_TYPE:
+            case KafkaRanges.TIMESTAMP_TYPE:
                 return new Integer(record.getInt(place));
             case KafkaRanges.HEADERS:
-                return record.isNullAt(place) ? null : record.getArray(place);
+                return record.getArray(place);
             default:
-                return record.isNullAt(place) ? null : record.getBinary(place);
+                return record.getBinary(place);
         }
     }
 

@@ -29,6 +29,8 @@ final class KafkaRanges {
     static final int TOPIC = 2;
     static final int PARTITION = 3;
     static final int OFFSET = 4;
+    static final int TIMESTAMP = 5;
+    static final int TIMESTAMP_TYPE = 6;
     static final int HEADERS = 7;
 
     private KafkaRanges() {

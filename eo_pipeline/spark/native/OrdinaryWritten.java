@@ -39,8 +39,8 @@ final class OrdinaryWritten implements Ordinary {
         if (writers == null) {
             parse();
         }
-        boolean hasHeaders = !record.isNullAt(KafkaRanges.HEADERS);
-        if (header != null && hasHeaders && names(record.getArray(KafkaRanges.HEADERS))) {
+        ArrayData headers = header == null ? null : record.getArray(KafkaRanges.HEADERS);
+        if (headers != null && names(headers)) {
             return null;
         }
         Writer found = last != null && last.wrote(value) ? last : null;

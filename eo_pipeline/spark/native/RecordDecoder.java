@@ -85,7 +85,7 @@ final class RecordDecoder {
         }
         records++;
         if (!record.isNullAt(KafkaRanges.KEY)) {
-            keyBytes += record.getUTF8String(KafkaRanges.KEY).numBytes();
+            keyBytes += record.getBinary(KafkaRanges.KEY).length;
         }
         if (record.isNullAt(KafkaRanges.VALUE)) {
             if (decoding.skipsTombstones) {
@@ -95,7 +95,7 @@ final class RecordDecoder {
             return judged(record);
         }
         if (decoding.ordinary == null) {
-            bytes += record.getUTF8String(KafkaRanges.VALUE).numBytes();
+            bytes += record.getBinary(KafkaRanges.VALUE).length;
             return judged(record);
         }
         byte[] value = record.getBinary(KafkaRanges.VALUE);

@@ -92,7 +92,7 @@ public class SplitRanges implements TableProvider {
                 Batch kafka = KafkaRanges.batch(
                     split.readsHeaders() ? KafkaRanges.withHeaders(options) : options);
                 split.divide(KafkaRanges.shared(kafka, options));
-                Run run = new Run(session, split, tables, kafka.createReaderFactory());
+                Run run = new Run(session, split, tables, KafkaReaders.of(kafka));
                 QueryExecution shown = tables.first();
                 return told(tables, (Object[]) (shown == null ? run.apply() : SQLExecution$.MODULE$.withNewExecutionId(
                     shown, scala.Option.apply("eo-pipeline"), run)));

@@ -133,7 +133,7 @@ final class Splitter {
     }
 
     private static int size(InternalRow record, int place) {
-        return record.isNullAt(place) ? 0 : record.getUTF8String(place).numBytes();
+        return record.isNullAt(place) ? 0 : record.getBinary(place).length;
     }
 
     private void leave(InternalRow record) {

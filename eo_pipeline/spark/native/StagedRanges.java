@@ -71,7 +71,7 @@ public class StagedRanges implements TableProvider {
         }
 
         public PartitionReaderFactory createReaderFactory() {
-            return new Stagers(kafka.createReaderFactory(), new Staging(options));
+            return new Stagers(KafkaReaders.of(kafka), new Staging(options));
         }
     }
 
