@@ -317,9 +317,11 @@ class Stager:
         """Return what decodes the batch in the tasks that read it, if they may."""
         if self._needs_plan(entry) or not has_decoded_source(spark):
             return None
-        of = (self.source, self.sink)
-        judges = needs_judge(entry, *of, attempt, had_bad=self.had_bad_records)
-        return NativeDecoder.of(spark, *of, judges=judges, schemas=schemas, where=self.where)
+        source, sink = self.source, self.sink
+        judges = needs_judge(entry, source, sink, attempt, had_bad=self.had_bad_records)
+        return NativeDecoder.of(
+            spark, source, sink, judges=judges, schemas=schemas, where=self.where
+        )
 
     def _stage_by_tasks(
         self, spark: SparkSession, decoder: NativeDecoder, entry: LedgerEntry, attempt: Attempt

@@ -43,6 +43,7 @@ CATALOG_CLASS = "eo.pipeline.OrdinaryFunctions"
 _SOURCES = (
     "AvroPlan.java",
     "Conditions.java",
+    "Connector.java",
     "DeadLetters.java",
     "DecodedRanges.java",
     "DecodedRow.java",
@@ -53,7 +54,6 @@ _SOURCES = (
     "HeldFile.java",
     "HeldRows.java",
     "Judge.java",
-    "Connector.java",
     "KafkaRanges.java",
     "KafkaReaders.java",
     "LaterExtensions.java",

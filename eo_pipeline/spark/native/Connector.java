@@ -95,7 +95,7 @@ final class Connector {
             try {
                 known = new Connector(range);
             } catch (Throwable other) {
-                known = null;
+                return null; // as from now on
             }
         }
         return known;

@@ -108,7 +108,7 @@ final class KafkaReaders implements PartitionReaderFactory {
                 case KafkaRanges.OFFSET:
                     return new Long(connector.offset.applyAsLong(record));
                 case KafkaRanges.TIMESTAMP:
-                    return new Long(micros(connector.timestamp.applyAsLong(record)));
+                    return micros(connector.timestamp.applyAsLong(record));
                 case KafkaRanges.TIMESTAMP_TYPE:
                     // its id: Kafka's enumeration begins with -1, for none
                     return new Integer(((Enum) connector.timestampType.apply(record)).ordinal() - 1);
@@ -117,10 +117,10 @@ final class KafkaReaders implements PartitionReaderFactory {
             }
         }
 
-        /** As Spark has it; what no microseconds can say is the last moment, in no year that is read. */
-        private static long micros(long millis) {
+        /** As Spark has it; null where that overflows, as where the pipeline's process reads (fetch.py). */
+        private static Long micros(long millis) {
             boolean isFar = millis > LAST_MILLIS || millis < -LAST_MILLIS;
-            return isFar ? Long.MAX_VALUE : DateTimeUtils.fromJavaTimestamp(new Timestamp(millis));
+            return isFar ? null : new Long(DateTimeUtils.fromJavaTimestamp(new Timestamp(millis)));
         }
 
         private Object headers() {
