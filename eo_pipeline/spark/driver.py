@@ -82,6 +82,19 @@ def driver_is_dead() -> bool:
     return process is not None and process.poll() is not None
 
 
+def exit_code_of_driver(seconds: float) -> int | None:
+    """Return the exit code of the JVM that this process had for Spark, after so many seconds at
+    most; None if it has not ended, or is not ours.
+    """
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    code: int | None = process.returncode
+    return code
+
+
 def driver_pid() -> int | None:
     """Return the pid of the JVM that this process started for Spark; None if it started none."""
     process = getattr(SparkContext._gateway, "proc", None)

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
@@ -21,7 +21,7 @@ from eo_pipeline.errors import (
     UnexpectedError,
 )
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.driver import driver_is_dead
+from eo_pipeline.spark.driver import driver_is_dead, exit_code_of_driver
 from eo_pipeline.storage.paths import Place
 
 #: Library for Amazon's login to MSK, and the error of Kafka's client if Java lacks it.
@@ -107,7 +107,11 @@ _NO_LETTERS = re.compile(r"Malformed input or input contains unmappable characte
 _CONTRADICTION = re.compile(r"kafka\.common\.config\.ConfigException: (.*)")
 
 #: A full Java heap, from an exception or an executor's exit code (``SparkExitCode.OOM``).
-_HEAP_FULL = re.compile(r"java\.lang\.OutOfMemoryError|\bcode 52\b")
+_HEAP_FULL_CODE = 52
+_HEAP_FULL = re.compile(rf"java\.lang\.OutOfMemoryError|\bcode {_HEAP_FULL_CODE}\b")
+
+#: Seconds in which a JVM that answers no more has ended.
+_ENDS_SECONDS = 5.0
 
 _MORE_HEAP = (
     "\nSpark's heap is full. Set spark.driver_memory higher (of a cluster spark.executor.memory), "
@@ -136,24 +140,27 @@ def job_error(
         folder: the folder it wrote files to.
         transformed: there is a transform, a possible cause.
     """
-    if server_is_lost(spark):
+    text = _printed(error)
+    if text is None or server_is_lost(spark):
         return _lost(spark, error, job)
+    if isinstance(error, Py4JJavaError):
+        error = Py4JError(text)  # whose text stays when the JVM ends
     condition = (error.getCondition() if isinstance(error, PySparkException) else None) or ""
-    if lacking := _NO_PROTOBUF.search(str(error)):
+    if lacking := _NO_PROTOBUF.search(text):
         return SetupError(
             f"{job} failed: Spark's Python workers have no {lacking[1]}. Nothing was committed. "
             "Install pyarrow, ptars and protobuf into the Python that PYSPARK_PYTHON names where "
             "Spark's executors run; protobuf values need them."
         )
-    if setup_error := _of_other_machines(error, job):
+    if setup_error := _of_other_machines(text, job):
         return setup_error
-    if match := _NO_LETTERS.search(str(error)):
+    if match := _NO_LETTERS.search(text):
         return SetupError(
             f"{job} failed: Spark's Java cannot encode {match[1].strip()}. Nothing "
             "was committed. Start this session's Spark with LC_ALL=C.UTF-8 in its "
             "environment, on executors' machines as well."
         )
-    if match := _CONTRADICTION.search(str(error)):
+    if match := _CONTRADICTION.search(text):
         return ConfigError(
             f"{job} could not begin: Kafka's client does not take its settings: "
             f"{match[1].strip()}. Nothing was committed. Correct source.client or "
@@ -169,7 +176,6 @@ def job_error(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
             f"the transform, or what it is given. {error_text(error)}"
         )
-    text = str(error)
     if folder is not None and _DISK_FULL.search(text):
         return SetupError(
             f"{job} found a disk full: {_free(folder)}. Nothing was committed. Free space there, "
@@ -197,9 +203,8 @@ def job_error(
     return SparkJobError(f"{job} failed; nothing was committed. {_text(error)}")
 
 
-def _of_other_machines(error: Exception, job: str) -> SetupError | None:
+def _of_other_machines(text: str, job: str) -> SetupError | None:
     """Return the error for a module, Python or file that executors lack; None for another cause."""
-    text = str(error)
     if (lacking := _NO_MODULE.search(text)) and _is_here(lacking[1]):
         return SetupError(
             f"{job} failed: Spark's Python workers have no module {lacking[1]!r}, which this "
@@ -244,10 +249,13 @@ def _is_deterministic(error: Exception, condition: str) -> bool:
 
 def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableError:
     if not is_connect(spark):
+        is_full = exit_code_of_driver(_ENDS_SECONDS) == _HEAP_FULL_CODE
+        killed = "killed from outside or by the kernel for memory (spark.driver_memory)"
+        cause = "since its heap was full" if is_full else killed
         return SparkUnavailableError(
-            f"{job} lost its Spark: the JVM of this process has ended, killed from outside or by "
-            "the kernel for memory (spark.driver_memory). Nothing was committed. Run again: a run "
-            f"starts a new one. {_text(error)}"
+            f"{job} lost its Spark: the JVM of this process has ended, {cause}. Nothing was "
+            f"committed. Run again: a run starts a new one. {error_text(error)}"
+            f"{_MORE_HEAP if is_full else ''}"
         )
     from eo_pipeline.spark.connect import endpoint_of
 
@@ -260,7 +268,15 @@ def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableEr
 
 def _text(error: Exception) -> str:
     """Return Spark's text, with the remedy for a full heap."""
-    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(str(error)) else "")
+    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(_printed(error) or "") else "")
+
+
+def _printed(error: Exception) -> str | None:
+    """Return the text of ``error``; None if the JVM, which has it, has ended meanwhile."""
+    try:
+        return str(error)
+    except SPARK_ERRORS:
+        return None
 
 
 def server_is_lost(spark: SparkSession) -> bool:
@@ -296,7 +312,8 @@ def error_text(error: Exception, lines_max: int = 6) -> str:
     """Return the readable part of a Spark error, without the stack (kept in ``__cause__``): its
     first lines, or the last ones of an exception in Python code.
     """
-    lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+    text = _printed(error) or f"{type(error).__name__}."
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
     if isinstance(error, PythonException):
         filled = [line for line in lines if line.strip()]
         return "\n".join(filled[-lines_max:])[-2000:]

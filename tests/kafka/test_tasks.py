@@ -15,10 +15,13 @@ from confluent_kafka import Consumer
 from deltalake import DeltaTable
 
 from eo_pipeline import Pipeline
+from eo_pipeline.batch.read import range_options
 from eo_pipeline.embedded.kafka import EmbeddedKafka
 from eo_pipeline.kafka import planner as tasks_module
 from eo_pipeline.kafka.planner import KNOWN_MAX, TASK_BYTES, TASKS_PER_CORE, Tasks
+from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.offsets import OffsetRange, TopicPartition
+from eo_pipeline.spark import SparkSettings
 from eo_pipeline.spark.jvm import KAFKA_SETTINGS
 from eo_pipeline.spark.launch import launch_settings
 from tests.support.engine import Bench, Topic
@@ -54,6 +57,27 @@ def test_the_consumers_of_all_tasks_at_once_know_no_more_partitions_than_there_i
     tasks = Tasks.of(ranges(*[1] * seen), cores, 100.0, known).shared_by
     assert tasks is not None
     assert math.ceil(seen / tasks) * cores * len(known) <= KNOWN_MAX
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("partitions", [1, 8, 128, 10_000])
+def test_what_kept_consumers_fetched_ahead_is_a_quarter_of_the_heap_at_most(
+    partitions: int,
+) -> None:
+    """Each keeps the fetch that it gives out and the one behind it, if its range ended there."""
+    source = KafkaSource(bootstrap_servers="localhost:9092", topics=("orders",), value_format="raw")
+    options = range_options(
+        source,
+        ranges(*[1] * partitions),
+        pipeline="p",
+        topic_ids={},
+        partition_count=partitions,
+        tasks=Tasks(),
+        record_bytes=None,
+    )
+    kept = 2 * int(options["kafka.max.partition.fetch.bytes"]) * int(KAFKA_SETTINGS[CACHED])
+    assert SparkSettings().driver_memory == "2g"
+    assert kept <= 512 * 1024 * 1024
 
 
 def test_who_knows_no_partitions_takes_those_that_the_numbers_tell_of() -> None:

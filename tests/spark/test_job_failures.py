@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.spark.jvm import CLIENT_VARIABLES
 from tests.support.engine import Bench, staged_attempts
-from tests.support.servers import STATE
+from tests.support.servers import STATE, MakeTopic
 
 
 @pytest.mark.core(only=["divided_by_zero-DIVIDE_BY_ZERO-inline"])
@@ -120,19 +121,15 @@ print(json.dumps({"rows": pipeline.run().rows}), flush=True)
 """
 
 
-@pytest.mark.parametrize("point", ["planned", "staging"])
-def test_a_dead_jvm_is_told_and_the_next_run_of_the_process_starts_another(
-    bench: Bench, tmp_path: Path, point: str
-) -> None:
-    bench.topic.write(20)
+def in_a_process(tmp_path: Path, script: str, *arguments: str) -> list[Any]:
+    """Return the JSON documents that a script prints, which starts a Spark of its own."""
     jars = tmp_path / "jars"
     jars.mkdir()
     for jar in spark_connector_jars(STATE):
         (jars / jar.name).symlink_to(jar)
     environment = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
-    config = {**bench.config, "spark": {"master": "local[1]", "driver_memory": "1g"}}
     ran = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(config), point],
+        [sys.executable, "-c", script, *arguments],
         env={**environment, JARS_VARIABLE: str(jars)},
         capture_output=True,
         text=True,
@@ -141,9 +138,84 @@ def test_a_dead_jvm_is_told_and_the_next_run_of_the_process_starts_another(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    told, again = map(json.loads, ran.stdout.splitlines())
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("point", ["planned", "staging"])
+def test_a_dead_jvm_is_told_and_the_next_run_of_the_process_starts_another(
+    bench: Bench, tmp_path: Path, point: str
+) -> None:
+    bench.topic.write(20)
+    config = {**bench.config, "spark": {"master": "local[1]", "driver_memory": "1g"}}
+    told, again = in_a_process(tmp_path, KILLED, json.dumps(config), point)
     if told:  # a JVM that was found dead before it was used is no error at all
         assert (told["kind"], told["retryable"]) == ("SparkUnavailableError", True)
         assert "JVM of this process has ended" in told["text"]
     assert again["rows"] == (20 if told else 0)
     bench.table.assert_holds_once(bench.topic.written)
+
+
+#: Has an error of Java's, whose JVM ends before anybody reads it, as one does whose heap is full.
+ENDED = """
+import json
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from eo_pipeline.spark import SparkSettings
+from eo_pipeline.spark.errors import job_error
+
+spark = SparkSettings(master="local[1]", driver_memory="1g", warm=False).session()
+java = SparkContext._jvm.java
+try:
+    java.util.Optional.empty().get()
+except Py4JJavaError as error:
+    failed = error
+try:
+    java.lang.Runtime.getRuntime().halt(52)
+except (Py4JError, ConnectionError):
+    pass
+said = job_error(spark, failed, "The job")
+print(json.dumps({"kind": type(said).__name__, "text": str(said)}))
+"""
+
+
+def test_an_error_whose_jvm_ended_before_it_was_read_is_a_lost_spark(tmp_path: Path) -> None:
+    """The error's text is in the JVM. Exit code 52 is Spark's for a full heap."""
+    (said,) = in_a_process(tmp_path, ENDED)
+    assert said["kind"] == "SparkUnavailableError"
+    assert "since its heap was full" in said["text"]
+    assert "spark.driver_memory" in said["text"]
+
+
+#: Runs a pipeline.
+RUN = """
+import json, sys
+from eo_pipeline import Pipeline
+print(json.dumps(Pipeline.from_config(json.loads(sys.argv[1])).run().rows))
+"""
+
+
+@pytest.mark.slow
+def test_a_backlog_of_several_partitions_fits_a_small_heap(
+    bench: Bench, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Each checkpoint ends within the logs, and Spark keeps its consumers with what they fetched
+    ahead. With 16 MiB a fetch half a gigabyte was not enough.
+    """
+    topic = make_topic(partitions=16)
+    producer = bench.topic.producer(**{"linger.ms": 50})
+    noise = os.urandom(24_000).hex()
+    for n in range(320_000):
+        at = n * 37 % 47_000
+        value = b'{"n": %d, "text": "%s"}' % (n, noise[at : at + 1000].encode())
+        while True:
+            try:
+                producer.produce(topic, value, partition=n % 16)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+    source = {**bench.config["source"], "topics": [topic], "max_records": 80_000}
+    source["value_schema"] = "n BIGINT, text STRING"
+    spark = {"master": "local[2]", "driver_memory": "512m", "warm": False}
+    config = {**bench.config, "source": source, "spark": spark}
+    assert in_a_process(tmp_path, RUN, json.dumps(config)) == [320_000]
