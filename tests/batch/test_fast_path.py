@@ -370,6 +370,14 @@ def test_a_record_that_is_not_ordinary_is_judged_in_its_place(
     assert direct.counts.dead_letters == bad
 
 
+def test_so_are_many_of_which_the_first_are_interpreted(world: World) -> None:
+    odd = [b'{"at": "2026-01-31 08:30:00"}', b"not json", b'{"at": "32"}']
+    world.write(odd * 5000)
+    stager = world.stager("at TIMESTAMP", on_bad_record="dead_letter", dead_letter_limit=10_000)
+    direct, _ = world.both(stager)
+    assert direct.counts.dead_letters == 10_000
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [

@@ -6,7 +6,10 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.BindReferences$;
+import org.apache.spark.sql.catalyst.expressions.InterpretedUnsafeProjection$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.catalyst.expressions.package$AttributeSeq;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.classic.SparkSession;
@@ -22,10 +25,15 @@ import scala.collection.immutable.Seq;
 final class Judge implements Serializable {
     private static final Map KNOWN = new WeakHashMap();
 
+    /** So many records of a task are judged without code made for it. */
+    private static final int FEW = 10000;
+
     private final Seq[] expressions;
     private final Seq[] inputs;
     private final FieldTexts fields;
-    private transient UnsafeProjection[] projections;
+    private transient UnsafeProjection[] compiled;
+    private transient UnsafeProjection[] interpreted;
+    private transient int few;
 
     private Judge(Seq[] expressions, Seq[] inputs, FieldTexts fields) {
         this.expressions = expressions;
@@ -82,13 +90,38 @@ final class Judge implements Serializable {
 
     /** The view's columns of a record; the row is used again for the next one. */
     InternalRow of(InternalRow record) {
-        if (projections == null) {
-            projections = new UnsafeProjection[expressions.length];
-            for (int i = 0; i < projections.length; i++) {
-                projections[i] = UnsafeProjection.create(expressions[i], inputs[i]);
-                projections[i].initialize(0);
+        if (compiled == null) {
+            compiled = new UnsafeProjection[expressions.length];
+            for (int i = 0; i < compiled.length; i++) {
+                compiled[i] = UnsafeProjection.create(expressions[i], inputs[i]);
+                compiled[i].initialize(0);
             }
         }
+        return projected(compiled, record);
+    }
+
+    /**
+     * The same of one of the task's records that are odd. The first of them are interpreted: to make
+     * and compile code takes a new process half a second.
+     */
+    InternalRow ofOdd(InternalRow record) {
+        if (few == FEW) {
+            return of(record);
+        }
+        if (interpreted == null) {
+            interpreted = new UnsafeProjection[expressions.length];
+            for (int i = 0; i < interpreted.length; i++) {
+                Seq bound = BindReferences$.MODULE$.bindReferences(
+                    expressions[i], new package$AttributeSeq(inputs[i]));
+                interpreted[i] = InterpretedUnsafeProjection$.MODULE$.createProjection(bound);
+                interpreted[i].initialize(0);
+            }
+        }
+        few++;
+        return projected(interpreted, record);
+    }
+
+    private InternalRow projected(UnsafeProjection[] projections, InternalRow record) {
         InternalRow made = fields == null ? record : fields.of(record);
         for (int i = 0; i < projections.length; i++) {
             made = projections[i].apply(made);

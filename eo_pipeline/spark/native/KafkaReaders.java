@@ -83,6 +83,9 @@ final class KafkaReaders implements PartitionReaderFactory {
         private static final int MANY = 8;
         private static final long LAST_MILLIS = Long.MAX_VALUE / 1000;
 
+        /** Of a record that has no timestamp. */
+        private static final long NONE = -1;
+
         private final Connector connector;
         private final UTF8String topic;
         private final Integer partition;
@@ -119,8 +122,14 @@ final class KafkaReaders implements PartitionReaderFactory {
 
         /** As Spark has it; null where that overflows, as where the pipeline's process reads (fetch.py). */
         private static Long micros(long millis) {
-            boolean isFar = millis > LAST_MILLIS || millis < -LAST_MILLIS;
-            return isFar ? null : new Long(DateTimeUtils.fromJavaTimestamp(new Timestamp(millis)));
+            if (millis > LAST_MILLIS || millis < -LAST_MILLIS) {
+                return null;
+            }
+            if (millis >= NONE) {
+                return new Long(millis * 1000);
+            }
+            // it reads tables of calendars first
+            return new Long(DateTimeUtils.fromJavaTimestamp(new Timestamp(millis)));
         }
 
         private Object headers() {

@@ -136,7 +136,8 @@ final class RecordDecoder {
         }
         isJudged = true;
         judged++;
-        InternalRow said = decoding.judge.of(record);
+        boolean isOdd = decoding.ordinary != null;
+        InternalRow said = isOdd ? decoding.judge.ofOdd(record) : decoding.judge.of(record);
         for (int i = 0; i < schemas.length; i++) {
             schemas[i].met(said);
         }
