@@ -80,8 +80,10 @@ class Program:
         try:
             output, _ = self._process.communicate(timeout=max(limit, 0.1))
         except subprocess.TimeoutExpired as error:
-            self.kill()
             raise MeasurementError(f"it did not end within {limit:.0f} s") from error
+        finally:
+            if self.alive:  # after an interrupt, too
+                self.kill()
         if self._process.returncode != 0:
             with self._log.open("ab") as log:
                 log.write(output)

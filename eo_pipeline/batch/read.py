@@ -15,6 +15,7 @@ from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource, spark_settings
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark.clients import is_connect
+from eo_pipeline.spark.jvm import KAFKA_SETTINGS
 
 _SETTING = "spark.sql.redaction.string.regex"
 
@@ -41,27 +42,28 @@ def hide_secrets(spark: SparkSession) -> None:
     _warned.add(spark)
 
 
-#: Settings of Spark's consumers; ``source.spark_options`` go before all of them.
+#: Settings of Spark's consumers, each of one partition; ``source.spark_options`` go before them.
 _TUNING = {
     # milliseconds a broker holds back a fetch it has nothing for: a consumer that reaches the end
     # of a log has one under way, and every range would wait for it (500 by default)
     "kafka.fetch.max.wait.ms": "1",
+    # after its range a consumer is kept with two fetches that it made ahead: half a gigabyte in
+    # all. Eight times as much was not faster, and filled a heap of 2 GB
+    "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
     # metrics of a consumer, which lives for one range or some: over 200 partitions they take 4 %
     "kafka.auto.include.jmx.reporter": "false",
     "kafka.enable.metrics.push": "false",
 }
 
-#: Bytes in a fetch, of one partition and of all of them. A consumer has one partition; after its
-#: range it keeps two fetches that it made ahead, and Spark keeps as many consumers as
-#: ``spark.kafka.consumer.cache.capacity`` says: half a gigabyte for 128. Eight times as much was
-#: not faster, and filled a heap of 2 GB.
-_FETCHED = 2 * 1024 * 1024
-_FETCHED_BY_ALL = 128 * _FETCHED
+#: Consumers that a Spark of ours keeps.
+_KEPT = int(KAFKA_SETTINGS["spark.kafka.consumer.cache.capacity"])
 
-#: Records that a consumer hands out at once, and bytes of them, without compression: all of them
-#: are in the heap, for some seconds after the range as well. Of 500, which is Kafka's default, and
-#: of 2,000 a read takes a fifth longer.
-_POLLED, _POLLED_BYTES = 8_000, 32 * 1024 * 1024
+#: Records that a consumer hands out at once, and bytes of them, without compression, and of all
+#: consumers: all of them are in the heap, for some seconds after the range as well. Of 500, which
+#: is Kafka's default, and of 2,000 a read takes a fifth longer. Nobody knows how large records are
+#: that were never measured.
+_POLLED, _POLLED_BYTES, _UNMEASURED_BYTES = 8_000, 32 * 1024 * 1024, 1024
+_POLLED_BY_ALL = 16 * _POLLED_BYTES
 
 #: Options of Spark's by which a user says how ranges are split.
 _SPLITTING = frozenset({"minpartitions", "maxrecordsperpartition"})
@@ -151,11 +153,9 @@ def range_options(
     record_bytes: float | None,
 ) -> dict[str, str]:
     """Options of Spark's connector; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
-    fetched = {
-        "kafka.max.partition.fetch.bytes": str(_fetched(max(partition_count, len(ranges)))),
-        "kafka.max.poll.records": str(_polled(record_bytes)),
-    }
-    settings = {**_TUNING, **fetched, **spark_settings(source)}
+    polled = _polled(max(partition_count, len(ranges)), record_bytes)
+    tuning = {**_TUNING, "kafka.max.poll.records": str(polled)}
+    settings = {**tuning, **spark_settings(source)}
     options = {
         **settings,
         "kafka.group.id": source.consumer_group(pipeline, topic_ids, settings),
@@ -169,16 +169,11 @@ def range_options(
     return options
 
 
-def _fetched(partitions: int) -> int:
-    """Bytes to fetch, rounded: other settings are another consumer group."""
-    return min(_FETCHED, _FETCHED_BY_ALL >> (partitions - 1).bit_length())
-
-
-def _polled(record_bytes: float | None) -> int:
+def _polled(partitions: int, record_bytes: float | None) -> int:
     """Records to poll, rounded: other settings are another consumer group."""
-    if not record_bytes:
-        return _POLLED
-    fits = max(1, int(_POLLED_BYTES / record_bytes))
+    kept = min(1 << (partitions - 1).bit_length(), _KEPT)
+    polled = min(_POLLED_BYTES, _POLLED_BY_ALL // kept)
+    fits = max(1, int(polled / (record_bytes or _UNMEASURED_BYTES)))
     return _POLLED if fits >= _POLLED else 1 << (fits.bit_length() - 1)
 
 

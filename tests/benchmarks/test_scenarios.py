@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import ClassVar, cast
 
 import polars as pl
@@ -171,3 +173,15 @@ def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> Non
     started = program(tmp_path, "input(); raise SystemExit('out of luck')")
     with pytest.raises(MeasurementError, match="out of luck"):
         started.job("go", 60)
+
+
+def test_a_program_that_is_waited_for_ends_with_whoever_waits(tmp_path: Path) -> None:
+    started = program(tmp_path, "import time; time.sleep(600)")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(SystemExit):
+            started.finish(60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not started.alive

@@ -60,11 +60,14 @@ def test_the_consumers_of_all_tasks_at_once_know_no_more_partitions_than_there_i
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("partitions", [1, 8, 128, 10_000])
-def test_what_kept_consumers_fetched_ahead_is_a_quarter_of_the_heap_at_most(
-    partitions: int,
+@pytest.mark.parametrize("record_bytes", [None, 200.0, 1000.0, 100_000.0])
+@pytest.mark.parametrize("partitions", [1, 8, 64, 128, 10_000])
+def test_what_kept_consumers_hold_is_half_of_the_heap_at_most(
+    partitions: int, record_bytes: float | None
 ) -> None:
-    """Each keeps the fetch that it gives out and the one behind it, if its range ended there."""
+    """Each keeps the records that it gives out, their fetch and the one behind it, if its range
+    ended there.
+    """
     source = KafkaSource(bootstrap_servers="localhost:9092", topics=("orders",), value_format="raw")
     options = range_options(
         source,
@@ -73,11 +76,12 @@ def test_what_kept_consumers_fetched_ahead_is_a_quarter_of_the_heap_at_most(
         topic_ids={},
         partition_count=partitions,
         tasks=Tasks(),
-        record_bytes=None,
+        record_bytes=record_bytes,
     )
-    kept = 2 * int(options["kafka.max.partition.fetch.bytes"]) * int(KAFKA_SETTINGS[CACHED])
+    fetched = 2 * int(options["kafka.max.partition.fetch.bytes"])
+    polled = int(options["kafka.max.poll.records"]) * (record_bytes or 1024)
     assert SparkSettings().driver_memory == "2g"
-    assert kept <= 512 * 1024 * 1024
+    assert min(partitions, int(KAFKA_SETTINGS[CACHED])) * (fetched + polled) <= 1024**3
 
 
 def test_who_knows_no_partitions_takes_those_that_the_numbers_tell_of() -> None:
