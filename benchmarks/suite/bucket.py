@@ -8,9 +8,12 @@ from pathlib import Path
 
 import polars as pl
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
+from pyiceberg.catalog import load_catalog
 
 from benchmarks.suite.link import SlowLink
 from eo_pipeline.embedded.object_store import EmbeddedObjectStore
+from eo_pipeline.storage.paths import RemotePath
+from tests.support.rest_catalog import RestCatalogServer, rest_catalog_jars
 
 #: A request's way there and back.
 DELAY_S = 0.005
@@ -19,10 +22,15 @@ _REGION = "us-east-1"
 
 
 class Bucket:
-    """A running object store with one bucket, empty; everything below ``folder``."""
+    """A running object store with one bucket, empty; everything below ``folder``. ``state``: where
+    jars are.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
+        self._jars = state
+        self._catalog: RestCatalogServer | None = None
+        self._catalog_link: SlowLink | None = None
         self._store = EmbeddedObjectStore(folder)
         self._store.start()
         self._store.bucket(_NAME)
@@ -30,6 +38,9 @@ class Bucket:
 
     def stop(self) -> None:
         """Remove all that is in it, too."""
+        if self._catalog is not None and self._catalog_link is not None:
+            self._catalog_link.close()
+            self._catalog.stop()
         self._link.close()
         self._store.stop()
         shutil.rmtree(self._store.folder, ignore_errors=True)
@@ -42,6 +53,20 @@ class Bucket:
     def endpoint(self) -> str:
         """The slow link, for peers."""
         return f"http://{self._store.host}:{self._link.port}"
+
+    @property
+    def catalog(self) -> str:
+        """The URI of a REST catalog of Iceberg tables, by a slow link; started when it is first
+        asked for.
+        """
+        if self._catalog_link is None:
+            place = self._store.storage.place(self.folder("any"))
+            assert isinstance(place, RemotePath)
+            jars = rest_catalog_jars(self._jars)
+            self._catalog = RestCatalogServer(self._store.folder / "catalog", jars, place.bucket)
+            self._catalog.start()
+            self._catalog_link = SlowLink(self._catalog.port, DELAY_S)
+        return f"http://{self._store.host}:{self._catalog_link.port}"
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -79,6 +104,21 @@ class Bucket:
             with files.open_input_stream(uri.removeprefix("s3://")) as stream:
                 parts.append(pl.read_parquet(stream.read(), columns=[*columns]))
         return pl.concat(parts)
+
+    def iceberg(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
+        """The rows of an Iceberg table, without the delay."""
+        assert self._catalog is not None, "its table is there"
+        key, secret = self.keys
+        files = {
+            "s3.endpoint": f"http://{self._store.host}:{self._store.port}",
+            "s3.access-key-id": key,
+            "s3.secret-access-key": secret,
+        }
+        catalog = load_catalog("rest", type="rest", uri=self._catalog.uri, **files)
+        rows = catalog.load_table(table).scan(selected_fields=tuple(columns)).to_arrow()
+        frame = pl.from_arrow(rows)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
     def _files(self) -> S3FileSystem:
         key, secret = self.keys

@@ -28,7 +28,8 @@ _LAKE = ((Ours, Store.DELTA), (StructuredStreaming, Store.DELTA), (Flink, Store.
 _DATABASE = ((Ours, Store.POSTGRES), (StructuredStreaming, Store.POSTGRES))
 _KAFKA = ((Ours, Store.KAFKA), (StructuredStreaming, Store.KAFKA), (Flink, Store.KAFKA))
 _BY_HAND = (HandWritten, Store.POSTGRES)
-_BULK = (*_LAKE, *_DATABASE, (Flink, Store.POSTGRES), _BY_HAND, *_KAFKA)
+_ICEBERG = ((Ours, Store.ICEBERG), (StructuredStreaming, Store.ICEBERG))
+_BULK = (*_LAKE, *_ICEBERG, *_DATABASE, (Flink, Store.POSTGRES), _BY_HAND, *_KAFKA)
 _DLT = (Dlt, Store.POSTGRES)
 _SMALL = (*_LAKE[:2], *_DATABASE, _BY_HAND, _DLT)
 

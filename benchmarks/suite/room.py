@@ -145,7 +145,7 @@ class Room:
     def bucket(self) -> Bucket:
         """A bucket; started when it is first asked for."""
         if self._bucket is None:
-            self._bucket = Bucket(self.folder / "bucket")
+            self._bucket = Bucket(self.folder / "bucket", STATE)
         return self._bucket
 
     @property

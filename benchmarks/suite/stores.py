@@ -9,6 +9,7 @@ class Store(StrEnum):
     """What kind of place."""
 
     DELTA = "Delta"
+    ICEBERG = "Iceberg"
     PARQUET = "Parquet"
     POSTGRES = "PostgreSQL"
     KAFKA = "Kafka"

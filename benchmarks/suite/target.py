@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import json as arrow_json
+from pyiceberg.exceptions import NoSuchTableError, RESTError
 
 from benchmarks.suite import topic
 from benchmarks.suite.bucket import Bucket
@@ -33,6 +34,8 @@ _UNREADABLE = (
     DeltaError,
     pl.exceptions.PolarsError,
     pa.ArrowException,
+    NoSuchTableError,
+    RESTError,
     OSError,
 )
 _SILENCE_S = 30.0
@@ -63,6 +66,11 @@ class Target:
         """The same, or its URI in the bucket."""
         return self.bucket.folder(f"{self.name}/table") if self.bucket else str(self.lake)
 
+    @property
+    def iceberg(self) -> str:
+        """An Iceberg table's name in the catalog."""
+        return f"lake.{self.name}"
+
     def make(self) -> None:
         """Empty, and with what every peer would find in production: a table, a topic."""
         self.folder.mkdir(parents=True)
@@ -91,13 +99,7 @@ class Target:
         """
         try:
             return typed(self._rows(), self.workload.columns)
-        except (
-            psycopg.Error,
-            DeltaError,
-            pl.exceptions.PolarsError,
-            pa.ArrowException,
-            OSError,
-        ) as error:
+        except _UNREADABLE as error:
             raise MeasurementError(f"its output could not be read: {error}") from error
 
     def _rows(self) -> pl.DataFrame:
@@ -106,6 +108,9 @@ class Target:
             return self._of_postgres()
         if self.store is Store.KAFKA:
             return parsed(list(_values(self.bootstrap, self.name)), columns)
+        if self.store is Store.ICEBERG:
+            assert self.bucket is not None, "Iceberg tables are in a bucket"
+            return self.bucket.iceberg(self.iceberg, list(columns))
         files = self._files()
         if not files:
             raise MeasurementError(f"no files below {self.lake.name}")

@@ -14,6 +14,7 @@ from benchmarks.suite.room import PROGRAMS
 from benchmarks.suite.stores import Store
 from benchmarks.suite.target import Target
 from benchmarks.suite.topic import Topic
+from tests.support.rest_catalog import catalog_at
 
 _EO = (sys.executable, "-m", "eo_pipeline.cli")
 
@@ -87,6 +88,14 @@ class Ours(ProgramPeer):
     def _sink(self, target: Target) -> Mapping[str, Any]:
         if self.store is Store.DELTA:
             return {"type": "delta", "path": target.table}
+        if self.store is Store.ICEBERG:
+            assert target.bucket is not None, "Iceberg tables are in a bucket"
+            return {
+                "type": "iceberg",
+                "table": target.iceberg,
+                "location": target.table,
+                "catalog": catalog_at(target.bucket.catalog),
+            }
         if self.store is Store.KAFKA:
             return {
                 "type": "kafka",

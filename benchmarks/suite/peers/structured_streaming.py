@@ -21,6 +21,7 @@ from eo_pipeline.embedded.jars import spark_s3_jars
 from eo_pipeline.spark.connector import spark_connector_jars
 
 DELTA = Jar("io.delta", "delta-spark_2.13", "4.0.0", alone=False)
+ICEBERG = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.10.1")
 DRIVER = Jar("org.postgresql", "postgresql", "42.7.7")
 
 
@@ -29,8 +30,9 @@ class StructuredStreaming(ProgramPeer):
 
     PROGRAM: ClassVar[str] = "Structured Streaming"
     PROMISE: ClassVar[str] = (
-        "Delta: exactly once. `foreachBatch` and Kafka: at least once. `Trigger.AvailableNow` "
-        "ends by itself; offsets are in a checkpoint folder outside the store."
+        "Delta, Iceberg: exactly once. `foreachBatch` and Kafka: at least once. "
+        "`Trigger.AvailableNow` ends by itself; offsets are in a checkpoint folder outside the "
+        "store."
     )
     SETTINGS: ClassVar[str] = (
         "Same Spark, `local[*]`, 2 GB, parallel collector, one micro-batch; "
@@ -47,7 +49,12 @@ class StructuredStreaming(ProgramPeer):
         self._jars()
 
     def versions(self) -> Mapping[str, str]:
-        return {"Spark": version("pyspark"), "delta-spark": DELTA.version, "pgjdbc": DRIVER.version}
+        return {
+            "Spark": version("pyspark"),
+            "delta-spark": DELTA.version,
+            "Iceberg": ICEBERG.version,
+            "pgjdbc": DRIVER.version,
+        }
 
     def _jars(self) -> Sequence[Path]:
         folder = self.room.folder / "structured-streaming"
@@ -56,6 +63,8 @@ class StructuredStreaming(ProgramPeer):
             own += resolved(more, folder, self.room.limit_to_install)
         if self.workload.in_bucket:
             own += spark_s3_jars(STATE)
+        if self.store is Store.ICEBERG:
+            own += resolved([ICEBERG], folder, self.room.limit_to_install)
         # Scala's library is Spark's own
         return [jar for jar in own if "scala-library" not in jar.name] + [
             *spark_connector_jars(STATE)
@@ -80,6 +89,12 @@ class StructuredStreaming(ProgramPeer):
             path = target.table.replace("s3:", "s3a:")
             place = {"path": path, "partition_by": query.partition_by}
             return json.dumps({**job, "sink": "delta", **place})
+        if self.store is Store.ICEBERG:
+            assert target.bucket is not None, "Iceberg tables are in a bucket"
+            job["settings"] |= _catalog(target.bucket)
+            path = target.table.replace("s3:", "s3a:")
+            place = {"path": path, "table": f"rest.{target.iceberg}"}
+            return json.dumps({**job, "sink": "iceberg", **place})
         if self.store is Store.KAFKA:
             return json.dumps({**job, "sink": "kafka", "output": target.name})
         url = jdbc_url(target)
@@ -91,7 +106,17 @@ class StructuredStreaming(ProgramPeer):
         return json.dumps(job)
 
 
-def _s3a(bucket: Bucket) -> Mapping[str, str]:
+def _catalog(bucket: Bucket) -> Mapping[str, str]:
+    """Spark's settings for the catalog ``rest``, whose files Hadoop writes."""
+    return {
+        "spark.sql.catalog.rest": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.rest.type": "rest",
+        "spark.sql.catalog.rest.uri": bucket.catalog,
+        "spark.sql.catalog.rest.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
+    }
+
+
+def _s3a(bucket: Bucket) -> dict[str, str]:
     """Hadoop's settings for the bucket."""
     key, secret = bucket.keys
     return {

@@ -2,9 +2,10 @@
 
 A line is ``{"bootstrap", "topic", "views", "query", "settings", "sink", "checkpoint", ...}`` with
 perhaps ``every``, the time between micro-batches of a query that does not end, and
-what the sink needs: ``path`` and ``partition_by`` (delta), ``url`` and ``table`` (jdbc; for upsert
-``key`` and ``dsn`` too), ``output`` (kafka). ``query`` is SQL over the stream ``kafka`` and the
-views; ``settings`` of the first job are Spark's. Argument: the jars, divided by commas.
+what the sink needs: ``path`` and ``partition_by`` (delta), ``path`` and ``table`` (iceberg),
+``url`` and ``table`` (jdbc; for upsert ``key`` and ``dsn`` too), ``output`` (kafka). ``query`` is
+SQL over the stream ``kafka`` and the views; ``settings`` of the first job are Spark's. Argument:
+the jars, divided by commas.
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ def run(spark: SparkSession, job: dict[str, Any]) -> None:
         if job["partition_by"]:
             writer = writer.partitionBy(job["partition_by"])
         query = writer.format("delta").start(job["path"])
+    elif job["sink"] == "iceberg":
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS rest.lake")
+        query = writer.format("iceberg").option("path", job["path"]).toTable(job["table"])
     elif job["sink"] == "kafka":
         options = {"kafka.bootstrap.servers": job["bootstrap"], "topic": job["output"]}
         query = writer.format("kafka").options(**options).start()

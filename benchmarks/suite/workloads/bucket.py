@@ -1,4 +1,4 @@
-"""Plain records into a table in a bucket."""
+"""Plain records into a table in a bucket, of Iceberg also behind a REST catalog."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from benchmarks.suite.bucket import DELAY_S
 from benchmarks.suite.stores import Store
-from benchmarks.suite.workloads.plain import PLAIN
+from benchmarks.suite.workloads.plain import PLAIN, PLAIN_STREAM
 
 BUCKET = replace(
     PLAIN,
@@ -14,10 +14,12 @@ BUCKET = replace(
     title="Into a bucket, 8 partitions",
     text=(
         f"Plain records into an S3-compatible server on this machine, {DELAY_S * 1000:.0f} ms for "
-        "each request. Cold: with an archive of Spark's classes, as for the other workloads."
+        "each request to it, or to the catalog of Iceberg's tables. Cold: with an archive of "
+        "Spark's classes, as for the other workloads."
     ),
     by_dlt=False,
     by_hand=False,
     in_bucket=True,
-    stores=(Store.DELTA,),
+    streaming=replace(PLAIN_STREAM, stores=(Store.DELTA, Store.ICEBERG)),
+    stores=(Store.DELTA, Store.ICEBERG),
 )

@@ -22,6 +22,8 @@ def parsed(schema: str, *more: str) -> str:
     return f"SELECT r.*{columns} FROM (SELECT {value}{columns} FROM kafka)"
 
 
+PLAIN_STREAM = StreamingQuery(parsed(SPARK_SCHEMA))
+
 PLAIN = Workload(
     key="plain",
     title="A whole topic, 8 partitions",
@@ -31,7 +33,7 @@ PLAIN = Workload(
     values=values,
     source={"value_schema": SPARK_SCHEMA},
     flink=FlinkJob(FLINK_COLUMNS, FLINK_COLUMNS),
-    streaming=StreamingQuery(parsed(SPARK_SCHEMA)),
+    streaming=PLAIN_STREAM,
     by_dlt=True,
     by_hand=True,
 )
