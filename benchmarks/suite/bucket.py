@@ -113,6 +113,7 @@ class Bucket:
             "s3.endpoint": f"http://{self._store.host}:{self._store.port}",
             "s3.access-key-id": key,
             "s3.secret-access-key": secret,
+            "s3.region": _REGION,
         }
         catalog = load_catalog("rest", type="rest", uri=self._catalog.uri, **files)
         rows = catalog.load_table(table).scan(selected_fields=tuple(columns)).to_arrow()
