@@ -38,8 +38,9 @@ class Bucket:
 
     def stop(self) -> None:
         """Remove all that is in it, too."""
-        if self._catalog is not None and self._catalog_link is not None:
+        if self._catalog_link is not None:
             self._catalog_link.close()
+        if self._catalog is not None:
             self._catalog.stop()
         self._link.close()
         self._store.stop()

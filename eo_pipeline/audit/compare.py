@@ -30,6 +30,7 @@ from eo_pipeline.spark import (
     options_of,
     path_to_read,
     staging_settings,
+    text_of,
 )
 from eo_pipeline.storage.paths import Place
 
@@ -138,7 +139,7 @@ class Comparison:
                 summary = self._summary(batches, only)
                 lines = interruptible(self.spark, summary.toArrow).to_pylist()
         except SPARK_ERRORS as error:
-            if is_of_odd_times(error) and not self.stager.reads_alone:
+            if is_of_odd_times(text_of(error)) and not self.stager.reads_alone:
                 alone = replace(self, stager=replace(self.stager, reads_alone=True))
                 return alone._counted(batches, only)
             job = f"Pipeline {self.pipeline!r}: the audit's Spark job"

@@ -15,7 +15,6 @@ from eo_pipeline.kafka.planner import Tasks
 from eo_pipeline.kafka.source import KafkaSource, spark_settings
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.spark.clients import is_connect
-from eo_pipeline.spark.jvm import KAFKA_SETTINGS
 
 _SETTING = "spark.sql.redaction.string.regex"
 
@@ -47,23 +46,23 @@ _TUNING = {
     # milliseconds a broker holds back a fetch it has nothing for: a consumer that reaches the end
     # of a log has one under way, and every range would wait for it (500 by default)
     "kafka.fetch.max.wait.ms": "1",
-    # after its range a consumer is kept with two fetches that it made ahead: half a gigabyte in
-    # all. Eight times as much was not faster, and filled a heap of 2 GB
+    # after its range a consumer is kept with two fetches that it made ahead: half a gigabyte of the
+    # 128 that a Spark of ours keeps. Eight times as much was not faster, and filled a heap of 2 GB
     "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
     # metrics of a consumer, which lives for one range or some: over 200 partitions they take 4 %
     "kafka.auto.include.jmx.reporter": "false",
     "kafka.enable.metrics.push": "false",
 }
 
-#: Consumers that a Spark of ours keeps.
-_KEPT = int(KAFKA_SETTINGS["spark.kafka.consumer.cache.capacity"])
+#: Records that a consumer hands out at once; of 2,000 a read takes a fifth longer.
+_MAX_POLL_RECORDS = 8_000
 
-#: Records that a consumer hands out at once, and bytes of them, without compression, and of all
-#: consumers: all of them are in the heap, for some seconds after the range as well. Of 500, which
-#: is Kafka's default, and of 2,000 a read takes a fifth longer. Nobody knows how large records are
-#: that were never measured.
-_POLLED, _POLLED_BYTES, _UNMEASURED_BYTES = 8_000, 32 * 1024 * 1024, 1024
-_POLLED_BY_ALL = 16 * _POLLED_BYTES
+#: Bytes of them, without compression: of a consumer at most and at least, and of all consumers of a
+#: pipeline. They are in the heap, for some seconds after their range as well.
+_POLL_BYTES, _POLL_BYTES_MIN, _POLL_BYTES_OF_ALL = 32 << 20, 256 << 10, 512 << 20
+
+#: Bytes that a record is taken for which was never measured.
+_UNMEASURED_BYTES = 1024
 
 #: Options of Spark's by which a user says how ranges are split.
 _SPLITTING = frozenset({"minpartitions", "maxrecordsperpartition"})
@@ -153,8 +152,8 @@ def range_options(
     record_bytes: float | None,
 ) -> dict[str, str]:
     """Options of Spark's connector; see :func:`read_ranges`. ``tasks``: see :func:`tasks_for`."""
-    polled = _polled(max(partition_count, len(ranges)), record_bytes)
-    tuning = {**_TUNING, "kafka.max.poll.records": str(polled)}
+    max_poll_records = _max_poll_records(max(partition_count, len(ranges)), record_bytes)
+    tuning = {**_TUNING, "kafka.max.poll.records": str(max_poll_records)}
     settings = {**tuning, **spark_settings(source)}
     options = {
         **settings,
@@ -169,12 +168,12 @@ def range_options(
     return options
 
 
-def _polled(partitions: int, record_bytes: float | None) -> int:
+def _max_poll_records(partitions: int, record_bytes: float | None) -> int:
     """Records to poll, rounded: other settings are another consumer group."""
-    kept = min(1 << (partitions - 1).bit_length(), _KEPT)
-    polled = min(_POLLED_BYTES, _POLLED_BY_ALL // kept)
-    fits = max(1, int(polled / (record_bytes or _UNMEASURED_BYTES)))
-    return _POLLED if fits >= _POLLED else 1 << (fits.bit_length() - 1)
+    share = _POLL_BYTES_OF_ALL >> (partitions - 1).bit_length()
+    size = min(_POLL_BYTES, max(share, _POLL_BYTES_MIN))
+    fits = max(1, int(size / (record_bytes or _UNMEASURED_BYTES)))
+    return _MAX_POLL_RECORDS if fits >= _MAX_POLL_RECORDS else 1 << (fits.bit_length() - 1)
 
 
 def _assignment(ranges: Sequence[OffsetRange]) -> str:

@@ -80,6 +80,7 @@ from eo_pipeline.spark import (
     send_modules,
     server_is_lost,
     staging_settings,
+    text_of,
     with_known_schema,
     with_schema_asked_once,
 )
@@ -228,7 +229,7 @@ class Stager:
                 try:
                     return self._staged(spark, entry, attempt)
                 except SPARK_ERRORS as error:
-                    if not is_of_odd_times(error):
+                    if not is_of_odd_times(text_of(error)):
                         raise
                     alone = replace(self, reads_alone=True)
                     return alone._staged(spark, entry, attempt)

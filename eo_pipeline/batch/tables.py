@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -27,7 +28,13 @@ from eo_pipeline.kafka.source import KafkaSource
 from eo_pipeline.ledger.entry import REFUSED, Counts, LedgerEntry
 from eo_pipeline.ledger.offsets import OffsetRange
 from eo_pipeline.sinks.tables import Appearing, TablesAppearedError
-from eo_pipeline.spark import SPARK_ERRORS, interruptible, job_error, staging_settings
+from eo_pipeline.spark import (
+    SPARK_ERRORS,
+    interruptible,
+    job_error,
+    staging_settings,
+    text_of,
+)
 from eo_pipeline.spark.errors import error_text
 from eo_pipeline.spark.interrupts import cores
 from eo_pipeline.spark.origins import origins
@@ -194,7 +201,7 @@ class TablesStager:
             with staging_settings(spark), origins(enabled=False):
                 together = read_together(spark, self.source, self._takers, parts, entry, attempt)
         except SPARK_ERRORS as error:
-            if is_of_odd_times(error):
+            if is_of_odd_times(text_of(error)):
                 return None, {}
             job = f"Pipeline {entry.pipeline!r}, checkpoint {entry.version}: the Spark job"
             transformed = any(stager.transform for stager in self._takers.values())
@@ -293,7 +300,7 @@ class TablesStager:
                 )
                 return ask(raw)
             except SPARK_ERRORS as error:
-                if not is_of_odd_times(error):
+                if not is_of_odd_times(text_of(error)):
                     raise
                 alone = fetched_alone(self.source, ranges, pipeline)
                 return ask(frame_of(spark, alone.records, cores(spark) or 1))
@@ -305,11 +312,10 @@ class TablesStager:
         something else.
         """
         conditions = {n: s.where for n, s in self._takers.items() if s.where is not None}
-        fragments = (
-            [context.fragment() for context in error.getQueryContext()]
-            if isinstance(error, PySparkException)
-            else []
-        )
+        fragments = []
+        if isinstance(error, PySparkException):
+            with suppress(*SPARK_ERRORS):  # the JVM has them, and may have ended
+                fragments = [context.fragment() for context in error.getQueryContext()]
         failed = [n for n, where in conditions.items() if any(f in where for f in fragments if f)]
         what = f"where of table {', '.join(failed)}"
         if self.appearing and any(f in (self.appearing.new or "") for f in fragments if f):

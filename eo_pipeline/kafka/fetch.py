@@ -81,11 +81,11 @@ class NotFetchedError(Exception):
     """It could not be had at once and whole."""
 
 
-def is_of_odd_times(error: Exception) -> bool:
-    """Return whether a job failed because a record's timestamp is beyond the times of Spark's
-    connector. Here it is null.
+def is_of_odd_times(text: str | None) -> bool:
+    """Return whether a job failed, by the ``text`` of its error, because a record's timestamp is
+    beyond the times of Spark's connector. Here it is null.
     """
-    return bool(_ODD_TIME.search(str(error)))
+    return bool(_ODD_TIME.search(text or ""))
 
 
 def fetched_alone(source: KafkaSource, ranges: Sequence[OffsetRange], pipeline: str) -> Fetched:

@@ -92,6 +92,7 @@ class OverlapScheduler:
         if self._wanted is False or (guessed := guess()) is None:
             return
         from eo_pipeline.spark import SPARK_ERRORS
+        from eo_pipeline.spark.errors import error_text
 
         try:
             self._staging = self._prepared(promised, guessed)
@@ -99,7 +100,7 @@ class OverlapScheduler:
                 reach(CrashPoint.STAGING)
                 self._staging.begin()
         except (EoPipelineError, *SPARK_ERRORS) as error:
-            log.info("version %d is not staged ahead: %s", guessed.version, error)
+            log.info("version %d is not staged ahead: %s", guessed.version, error_text(error))
             self.close()
 
     def taken(self, planned: LedgerEntry, measured: Counts) -> BackgroundStaging | None:

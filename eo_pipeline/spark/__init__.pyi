@@ -5,6 +5,7 @@ from eo_pipeline.spark.connector import TESTED_WITH as TESTED_WITH
 from eo_pipeline.spark.errors import SPARK_ERRORS as SPARK_ERRORS
 from eo_pipeline.spark.errors import job_error as job_error
 from eo_pipeline.spark.errors import server_is_lost as server_is_lost
+from eo_pipeline.spark.errors import text_of as text_of
 from eo_pipeline.spark.interrupts import end_left_job as end_left_job
 from eo_pipeline.spark.interrupts import interruptible as interruptible
 from eo_pipeline.spark.interrupts import session_on_server as session_on_server

@@ -84,7 +84,7 @@ def driver_is_dead() -> bool:
 
 def exit_code_of_driver(seconds: float) -> int | None:
     """Return the exit code of the JVM that this process had for Spark, after so many seconds at
-    most; None if it has not ended, or is not ours.
+    most; None if it has not ended, or this process did not start it.
     """
     process = getattr(SparkContext._gateway, "proc", None)
     if process is None:

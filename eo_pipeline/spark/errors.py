@@ -106,12 +106,13 @@ _NO_LETTERS = re.compile(r"Malformed input or input contains unmappable characte
 #: Contradictory settings, reported by Kafka's client for Java.
 _CONTRADICTION = re.compile(r"kafka\.common\.config\.ConfigException: (.*)")
 
-#: A full Java heap, from an exception or an executor's exit code (``SparkExitCode.OOM``).
+#: A full Java heap, from an exception or an exit code (``SparkExitCode.OOM``), of an executor or of
+#: a local driver.
 _HEAP_FULL_CODE = 52
 _HEAP_FULL = re.compile(rf"java\.lang\.OutOfMemoryError|\bcode {_HEAP_FULL_CODE}\b")
 
 #: Seconds in which a JVM that answers no more has ended.
-_ENDS_SECONDS = 5.0
+_EXIT_TIMEOUT_S = 5.0
 
 _MORE_HEAP = (
     "\nSpark's heap is full. Set spark.driver_memory higher (of a cluster spark.executor.memory), "
@@ -140,12 +141,15 @@ def job_error(
         folder: the folder it wrote files to.
         transformed: there is a transform, a possible cause.
     """
-    text = _printed(error)
+    text = text_of(error)
     if text is None or server_is_lost(spark):
         return _lost(spark, error, job)
     if isinstance(error, Py4JJavaError):
         error = Py4JError(text)  # whose text stays when the JVM ends
-    condition = (error.getCondition() if isinstance(error, PySparkException) else None) or ""
+    try:
+        condition, state = _classes(error)
+    except SPARK_ERRORS:  # the JVM has them
+        return _lost(spark, error, job)
     if lacking := _NO_PROTOBUF.search(text):
         return SetupError(
             f"{job} failed: Spark's Python workers have no {lacking[1]}. Nothing was committed. "
@@ -166,12 +170,12 @@ def job_error(
             f"{match[1].strip()}. Nothing was committed. Correct source.client or "
             "source.spark_options."
         )
-    if _is_deterministic(error, condition) and not transformed:
+    if _is_deterministic(error, condition, state) and not transformed:
         return UnexpectedError(
             f"{job} failed, and will fail again: {error_text(error)} Nothing was committed. There "
             "is no transform, so this is a fault in reading. Please report it, with this text."
         )
-    if _is_deterministic(error, condition):
+    if _is_deterministic(error, condition, state):
         return TransformError(
             f"{job} failed in the transform, and will fail again. Nothing was committed. Correct "
             f"the transform, or what it is given. {error_text(error)}"
@@ -238,24 +242,31 @@ def _is_here(module: str) -> bool:
         return False
 
 
-def _is_deterministic(error: Exception, condition: str) -> bool:
+def _classes(error: Exception) -> tuple[str, str]:
+    """Return the error's condition and SQLSTATE; empty if it has none."""
+    if not isinstance(error, PySparkException):
+        return "", ""
+    return error.getCondition() or "", error.getSqlState() or ""
+
+
+def _is_deterministic(error: Exception, condition: str, state: str) -> bool:
     """Return whether a retry with the same rows and transform would fail again."""
     if isinstance(error, PythonException):
         return not _MAY_PASS.search(str(error))
-    if not isinstance(error, PySparkException) or condition.startswith(_OF_SETUP):
-        return False
-    return (error.getSqlState() or "")[:2] in _DETERMINISTIC
+    return not condition.startswith(_OF_SETUP) and state[:2] in _DETERMINISTIC
 
 
 def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableError:
     if not is_connect(spark):
-        is_full = exit_code_of_driver(_ENDS_SECONDS) == _HEAP_FULL_CODE
-        killed = "killed from outside or by the kernel for memory (spark.driver_memory)"
-        cause = "since its heap was full" if is_full else killed
+        code = exit_code_of_driver(_EXIT_TIMEOUT_S)
+        cause = "killed from outside or by the kernel for memory (spark.driver_memory)"
+        if is_full := code == _HEAP_FULL_CODE or _HEAP_FULL.search(text_of(error) or ""):
+            cause = "since its heap was full"
+        ended = f"has ended, {cause}" if code is not None else "has ended, or does not answer"
         return SparkUnavailableError(
-            f"{job} lost its Spark: the JVM of this process has ended, {cause}. Nothing was "
-            f"committed. Run again: a run starts a new one. {error_text(error)}"
-            f"{_MORE_HEAP if is_full else ''}"
+            f"{job} lost its Spark: the JVM of this process {ended}. Nothing was committed. Run "
+            "again: a run starts a new one where this one has ended. "
+            f"{error_text(error)}{_MORE_HEAP if is_full else ''}"
         )
     from eo_pipeline.spark.connect import endpoint_of
 
@@ -268,10 +279,10 @@ def _lost(spark: SparkSession, error: Exception, job: str) -> SparkUnavailableEr
 
 def _text(error: Exception) -> str:
     """Return Spark's text, with the remedy for a full heap."""
-    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(_printed(error) or "") else "")
+    return error_text(error) + (_MORE_HEAP if _HEAP_FULL.search(text_of(error) or "") else "")
 
 
-def _printed(error: Exception) -> str | None:
+def text_of(error: Exception) -> str | None:
     """Return the text of ``error``; None if the JVM, which has it, has ended meanwhile."""
     try:
         return str(error)
@@ -312,7 +323,7 @@ def error_text(error: Exception, lines_max: int = 6) -> str:
     """Return the readable part of a Spark error, without the stack (kept in ``__cause__``): its
     first lines, or the last ones of an exception in Python code.
     """
-    text = _printed(error) or f"{type(error).__name__}."
+    text = text_of(error) or f"{type(error).__name__}."
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
     if isinstance(error, PythonException):
         filled = [line for line in lines if line.strip()]

@@ -44,8 +44,9 @@ CLIENT_VARIABLES = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_EN
 #: Settings of Spark's Kafka connector. Capacity: consumers kept for the next checkpoint; with more
 #: partitions than this (default 64) each consumer reconnects in every checkpoint. A kept consumer
 #: holds the metadata of all partitions of its topic, 5 MB for 10,000: 128 of them take a third of
-#: the default heap. Timeout: records polled beyond a checkpoint's end are kept for the next one;
-#: the default of five minutes filled a heap of 2 GB during a catch-up.
+#: the default heap; ``eo_pipeline.batch.read`` says what it fetched ahead. Timeout: records polled
+#: beyond a checkpoint's end are kept for the next one; the default of five minutes filled a heap of
+#: 2 GB during a catch-up.
 KAFKA_SETTINGS = {
     "spark.kafka.consumer.cache.capacity": "128",
     "spark.kafka.consumer.fetchedData.cache.timeout": "15s",

@@ -160,8 +160,7 @@ ENDED = """
 import json
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
-from eo_pipeline.spark import SparkSettings
-from eo_pipeline.spark.errors import job_error
+from eo_pipeline.spark import SparkSettings, job_error, text_of
 
 spark = SparkSettings(master="local[1]", driver_memory="1g", warm=False).session()
 java = SparkContext._jvm.java
@@ -173,6 +172,7 @@ try:
     java.lang.Runtime.getRuntime().halt(52)
 except (Py4JError, ConnectionError):
     pass
+assert text_of(failed) is None
 said = job_error(spark, failed, "The job")
 print(json.dumps({"kind": type(said).__name__, "text": str(said)}))
 """

@@ -25,15 +25,15 @@ import scala.collection.immutable.Seq;
 final class Judge implements Serializable {
     private static final Map KNOWN = new WeakHashMap();
 
-    /** So many records of a task are judged without code made for it. */
-    private static final int FEW = 10000;
+    /** So many odd records of a task are judged without code made for it. */
+    private static final int INTERPRETED_MAX = 10000;
 
     private final Seq[] expressions;
     private final Seq[] inputs;
     private final FieldTexts fields;
     private transient UnsafeProjection[] compiled;
     private transient UnsafeProjection[] interpreted;
-    private transient int few;
+    private transient int interpretedCount;
 
     private Judge(Seq[] expressions, Seq[] inputs, FieldTexts fields) {
         this.expressions = expressions;
@@ -105,7 +105,7 @@ final class Judge implements Serializable {
      * and compile code takes a new process half a second.
      */
     InternalRow ofOdd(InternalRow record) {
-        if (few == FEW) {
+        if (interpretedCount == INTERPRETED_MAX) {
             return of(record);
         }
         if (interpreted == null) {
@@ -117,7 +117,7 @@ final class Judge implements Serializable {
                 interpreted[i].initialize(0);
             }
         }
-        few++;
+        interpretedCount++;
         return projected(interpreted, record);
     }
 

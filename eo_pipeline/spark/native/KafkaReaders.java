@@ -83,8 +83,8 @@ final class KafkaReaders implements PartitionReaderFactory {
         private static final int MANY = 8;
         private static final long LAST_MILLIS = Long.MAX_VALUE / 1000;
 
-        /** Of a record that has no timestamp. */
-        private static final long NONE = -1;
+        /** Times from here on are the same in all calendars; a record without one has this. */
+        private static final long SINCE = -1;
 
         private final Connector connector;
         private final UTF8String topic;
@@ -125,10 +125,10 @@ final class KafkaReaders implements PartitionReaderFactory {
             if (millis > LAST_MILLIS || millis < -LAST_MILLIS) {
                 return null;
             }
-            if (millis >= NONE) {
+            if (millis >= SINCE) {
                 return new Long(millis * 1000);
             }
-            // it reads tables of calendars first
+            // Spark loads tables of calendars for this
             return new Long(DateTimeUtils.fromJavaTimestamp(new Timestamp(millis)));
         }
 
