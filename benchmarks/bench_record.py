@@ -21,9 +21,9 @@ import numpy as np
 import polars as pl
 import psutil
 import yaml
-from pyiceberg.catalog import load_catalog
 
 from benchmarks.bench_fresh import adopt_orphans, timed
+from benchmarks.suite.bucket import catalog_of, iceberg_table
 from benchmarks.suite.records import CHUNK, SPARK_SCHEMA, frames, values
 from benchmarks.suite.room import STATE, linked
 from benchmarks.suite.topic import create, dealt_out, put
@@ -33,8 +33,7 @@ from eo_pipeline.embedded.object_store import EmbeddedObjectStore
 from eo_pipeline.spark import JARS_VARIABLE
 from eo_pipeline.spark.connector import spark_connector_jars
 from eo_pipeline.storage.config import Storage
-from eo_pipeline.storage.paths import RemotePath
-from tests.support.rest_catalog import RestCatalogServer, catalog_at, rest_catalog_jars
+from tests.support.rest_catalog import RestCatalogServer, catalog_at
 
 RECORD_BYTES = 1_200
 PARTITIONS = 8
@@ -68,15 +67,7 @@ def check(catalog: RestCatalogServer, storage: Storage, count: int) -> None:
     Raises:
         SystemExit: they are not the same, each once.
     """
-    secret, key = storage.secret_access_key, storage.access_key_id
-    assert secret is not None
-    assert key is not None
-    files = {
-        "s3.endpoint": storage.endpoint,
-        "s3.access-key-id": key.get_secret_value(),
-        "s3.secret-access-key": secret.get_secret_value(),
-    }
-    table = load_catalog("rest", type="rest", uri=catalog.uri, **files).load_table(TABLE)
+    table = iceberg_table(catalog, storage, TABLE)
     ids = pl.Series(table.scan(selected_fields=("id",)).to_arrow().column("id")).sort()
     if not ids.equals(pl.int_range(count, eager=True)):
         raise SystemExit(f"{count:,} records, and {len(ids):,} rows of {ids.n_unique():,} ids")
@@ -119,9 +110,7 @@ def main() -> None:
             store = EmbeddedObjectStore(folder / "store")
             stack.enter_context(kafka)
             stack.enter_context(store)
-            place = store.storage.place(store.bucket(BUCKET) + "/any")
-            assert isinstance(place, RemotePath)
-            catalog = RestCatalogServer(folder / "catalog", rest_catalog_jars(STATE), place.bucket)
+            catalog = catalog_of(store, store.bucket(BUCKET), STATE)
             stack.enter_context(catalog)
             create(kafka.bootstrap_servers, TOPIC, PARTITIONS)
             put(kafka.bootstrap_servers, TOPIC, records(count))

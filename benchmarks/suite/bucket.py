@@ -9,9 +9,11 @@ from pathlib import Path
 import polars as pl
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
 
 from benchmarks.suite.link import SlowLink
 from eo_pipeline.embedded.object_store import EmbeddedObjectStore
+from eo_pipeline.storage.config import Storage
 from eo_pipeline.storage.paths import RemotePath
 from tests.support.rest_catalog import RestCatalogServer, rest_catalog_jars
 
@@ -21,6 +23,28 @@ _NAME = "bench"
 _REGION = "us-east-1"
 
 
+def catalog_of(store: EmbeddedObjectStore, bucket: str, state: Path) -> RestCatalogServer:
+    """A REST catalog of Iceberg tables in a store's bucket, not started; ``state``: where jars
+    are.
+    """
+    place = store.storage.place(f"{bucket}/any")
+    assert isinstance(place, RemotePath)
+    return RestCatalogServer(store.folder / "catalog", rest_catalog_jars(state), place.bucket)
+
+
+def iceberg_table(catalog: RestCatalogServer, storage: Storage, name: str) -> Table:
+    """A table of such a catalog, to be read from outside."""
+    assert storage.access_key_id is not None
+    assert storage.secret_access_key is not None
+    files = {
+        "s3.endpoint": storage.endpoint,
+        "s3.access-key-id": storage.access_key_id.get_secret_value(),
+        "s3.secret-access-key": storage.secret_access_key.get_secret_value(),
+        "s3.region": _REGION,
+    }
+    return load_catalog("rest", type="rest", uri=catalog.uri, **files).load_table(name)
+
+
 class Bucket:
     """A running object store with one bucket, empty; everything below ``folder``. ``state``: where
     jars are.
@@ -28,7 +52,7 @@ class Bucket:
 
     def __init__(self, folder: Path, state: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        self._jars = state
+        self._state = state
         self._catalog: RestCatalogServer | None = None
         self._catalog_link: SlowLink | None = None
         self._store = EmbeddedObjectStore(folder)
@@ -61,10 +85,7 @@ class Bucket:
         asked for.
         """
         if self._catalog_link is None:
-            place = self._store.storage.place(self.folder("any"))
-            assert isinstance(place, RemotePath)
-            jars = rest_catalog_jars(self._jars)
-            self._catalog = RestCatalogServer(self._store.folder / "catalog", jars, place.bucket)
+            self._catalog = catalog_of(self._store, f"s3://{_NAME}", self._state)
             self._catalog.start()
             self._catalog_link = SlowLink(self._catalog.port, DELAY_S)
         return f"http://{self._store.host}:{self._catalog_link.port}"
@@ -109,16 +130,8 @@ class Bucket:
     def iceberg(self, table: str, columns: Sequence[str]) -> pl.DataFrame:
         """The rows of an Iceberg table, without the delay."""
         assert self._catalog is not None, "its table is there"
-        key, secret = self.keys
-        files = {
-            "s3.endpoint": f"http://{self._store.host}:{self._store.port}",
-            "s3.access-key-id": key,
-            "s3.secret-access-key": secret,
-            "s3.region": _REGION,
-        }
-        catalog = load_catalog("rest", type="rest", uri=self._catalog.uri, **files)
-        rows = catalog.load_table(table).scan(selected_fields=tuple(columns)).to_arrow()
-        frame = pl.from_arrow(rows)
+        read = iceberg_table(self._catalog, self._store.storage, table)
+        frame = pl.from_arrow(read.scan(selected_fields=tuple(columns)).to_arrow())
         assert isinstance(frame, pl.DataFrame)
         return frame
 

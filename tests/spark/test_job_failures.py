@@ -202,18 +202,13 @@ def test_a_backlog_of_several_partitions_fits_a_small_heap(
     ahead. With 16 MiB a fetch half a gigabyte was not enough.
     """
     topic = make_topic(partitions=16)
-    producer = bench.topic.producer(**{"linger.ms": 50})
+    producer = bench.topic.producer(**{"queue.buffering.max.messages": 320_000})
     noise = os.urandom(24_000).hex()
     for n in range(320_000):
         at = n * 37 % 47_000
         value = b'{"n": %d, "text": "%s"}' % (n, noise[at : at + 1000].encode())
-        while True:
-            try:
-                producer.produce(topic, value, partition=n % 16)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.flush()
+        producer.produce(topic, value, partition=n % 16)
+    assert producer.flush(120) == 0
     source = {**bench.config["source"], "topics": [topic], "max_records": 80_000}
     source["value_schema"] = "n BIGINT, text STRING"
     spark = {"master": "local[2]", "driver_memory": "512m", "warm": False}

@@ -91,11 +91,7 @@ final class Judge implements Serializable {
     /** The view's columns of a record; the row is used again for the next one. */
     InternalRow of(InternalRow record) {
         if (compiled == null) {
-            compiled = new UnsafeProjection[expressions.length];
-            for (int i = 0; i < compiled.length; i++) {
-                compiled[i] = UnsafeProjection.create(expressions[i], inputs[i]);
-                compiled[i].initialize(0);
-            }
+            compiled = projections(false);
         }
         return projected(compiled, record);
     }
@@ -109,16 +105,23 @@ final class Judge implements Serializable {
             return of(record);
         }
         if (interpreted == null) {
-            interpreted = new UnsafeProjection[expressions.length];
-            for (int i = 0; i < interpreted.length; i++) {
-                Seq bound = BindReferences$.MODULE$.bindReferences(
-                    expressions[i], new package$AttributeSeq(inputs[i]));
-                interpreted[i] = InterpretedUnsafeProjection$.MODULE$.createProjection(bound);
-                interpreted[i].initialize(0);
-            }
+            interpreted = projections(true);
         }
         interpretedCount++;
         return projected(interpreted, record);
+    }
+
+    private UnsafeProjection[] projections(boolean areInterpreted) {
+        UnsafeProjection[] made = new UnsafeProjection[expressions.length];
+        for (int i = 0; i < made.length; i++) {
+            Seq bound = BindReferences$.MODULE$.bindReferences(
+                expressions[i], new package$AttributeSeq(inputs[i]));
+            made[i] = areInterpreted
+                ? InterpretedUnsafeProjection$.MODULE$.createProjection(bound)
+                : UnsafeProjection.create(bound);
+            made[i].initialize(0);
+        }
+        return made;
     }
 
     private InternalRow projected(UnsafeProjection[] projections, InternalRow record) {
